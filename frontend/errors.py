@@ -13,7 +13,10 @@ from typing import Any
 
 from .breaks.hints import remedy
 
-__all__ = ["Busy", "CaptureError", "SourceLine", "GraphBreak", "InternalError", "Unsupported", "UserRaise", "lines_of"]
+__all__ = [
+    *("Busy", "CaptureError", "SourceLine", "GraphBreak", "InternalError", "Overridden", "Unsupported", "UserRaise"),
+    "lines_of",
+]
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,10 @@ class CaptureError(Exception):
 
 class Unsupported(CaptureError):
     """The program uses something that capture does not know; the call runs in eager."""
+
+
+class Overridden(Unsupported):
+    """A call is given an object that is no tensor, whose `__torch_function__` says what the call means."""
 
 
 class GraphBreak(CaptureError):

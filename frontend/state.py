@@ -96,6 +96,7 @@ class Interpreter(Protocol):
     ranges: list[tuple[str, str | None]]
     gradients: Any  # `gradients.inside.Inside`
     checks: Any  # `branches.checks.Checks`
+    overrides: Any  # `subclasses.overrides.Overrides`
     recipes: dict[int, tuple[Any, ...]]
     scopes: list[Any]
     open_scopes: list[Any]

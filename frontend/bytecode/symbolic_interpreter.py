@@ -34,6 +34,8 @@ from ..modes.defaults import Defaults
 from ..modes.inference import Inference
 from ..modes.randomness import Generators
 from ..state import Generator
+from ..subclasses import tensors as subclasses
+from ..subclasses.overrides import Overrides
 from ..torch_private.dispatch import python_dispatcher
 from ..torch_private.fake import allow_symbols, data_dependent_errors
 from ..torch_private.symbols import new_shape_env
@@ -92,6 +94,10 @@ class SymbolicInterpreter:
         self.definitions = Definitions()
         self.user = UserState(self)
         self.effects = Effects()
+        self.overrides = Overrides(
+            self, functools.partial(subclasses.load, self), functools.partial(subclasses.store, self)
+        )
+        self.out.overridden = self.overrides.by_object
         self.frames: list[Frame] = []
         self.label = ""  # what is captured, for profilers
         self.splits = False  # whether the capture may end at a graph break
@@ -359,6 +365,10 @@ class SymbolicInterpreter:
 
     def call_tensor_method(self, tensor: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`tensor.name(*args)`."""
+        if self.overrides.active:
+            result = self.overrides.method(tensor, name, args, kwargs)
+            if result is not NotImplemented:
+                return result
         rule = METHODS.get(name) or TENSOR_METHODS.get(name)
         if rule is not None:
             return rule(self, tensor, *args, **kwargs)
@@ -421,6 +431,8 @@ class SymbolicInterpreter:
         if value is None or value is True or value is False:
             return bool(value)
         if isinstance(value, Tensor):
+            if self.overrides.concern((value,)):
+                return bool(self.overrides.run(bool, (value,), {}))
             if getattr(value, "constant", None) is None:
                 if value.numel() != 1:  # an error, whatever the values are
                     self.native(bool, value)
@@ -456,6 +468,8 @@ class SymbolicInterpreter:
     def iterate(self, value: Any) -> Any:
         """`iter(value)`."""
         if isinstance(value, Tensor):
+            if self.overrides.concern((value,)):
+                return self.overrides.run(iter, (value,), {})
             if value.dim() == 0:
                 raise UserRaise(TypeError("iteration over a 0-d tensor"))
             return iter(self.out.call_method("unbind", (value, 0), {}))

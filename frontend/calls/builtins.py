@@ -26,6 +26,7 @@ from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.source import Const, Fetch
 from ..state import ASSERTED, Interpreter
+from ..subclasses.tensors import as_subclass
 from ..torch_private.fake import FakeTensor
 from ..torch_private.functions import (
     ASSOCIATIVE_SCAN,
@@ -140,6 +141,9 @@ def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
             return vm.truth(vm.call(check, (kinds, obj), {}))
     if isinstance(obj, (LazyDict, InstanceDict, *operators.SYMBOLIC)):
         return objects.is_subclass(vm, vm.type_of(obj), kinds)
+    if isinstance(obj, Tensor) and (known := vm.overrides.known.get(id(obj))) is not None:
+        parameter = known.real is not None and getattr(known.real, "_is_param", False) is True
+        return parameter and kinds is nn.Parameter or objects.is_subclass(vm, known.kind, kinds)
     if isinstance(obj, Tensor):  # what stands for it here is none of the program's business
         kinds = _real_kinds(kinds)
     if isinstance(obj, InterpretedGenerator) and kinds in (types.GeneratorType, collections.abc.Generator):
@@ -222,6 +226,8 @@ ROWS.rule(delattr)(objects.delete_attr)
 def _len(vm: Interpreter, obj: Any) -> Any:
     method = objects.find_method(type(obj), "__len__")
     if isinstance(obj, Tensor):
+        if vm.overrides.concern((obj,)):
+            return vm.overrides.run(len, (obj,), {})
         if obj.dim() == 0:
             raise UserRaise(TypeError("len() of a 0-d tensor"))
         return obj.shape[0]
@@ -370,7 +376,7 @@ def _dispatch_modes(vm: Interpreter) -> int:
 
 @ROWS.rule(FUNCTION_MODES)
 def _function_modes(vm: Interpreter) -> int:
-    return function_mode_count()  # guarded in every entry
+    return function_mode_count() + len(vm.overrides.modes)  # guarded in every entry
 
 
 ROWS.rule(LOG_USAGE)(lambda vm, *a: None)
@@ -513,6 +519,7 @@ TENSOR_METHODS: dict[str, Any] = {
     "__iter__": lambda vm, tensor: vm.iterate(tensor),
     "__len__": lambda vm, tensor: _len(vm, tensor),
     "__hash__": lambda vm, tensor: _refuse("hash() of a tensor"),
+    "as_subclass": as_subclass,
     "__getitem__": operators.get_item,
     "__setitem__": operators.set_item,
 }

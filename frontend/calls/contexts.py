@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.dynamic import concrete
@@ -15,7 +17,13 @@ from ..guards import process_state
 from ..runtime import profiling
 from ..state import Interpreter
 from ..torch_private.autograd_graph import hook_keeper, pop_hooks
-from ..torch_private.functions import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE
+from ..torch_private.functions import (
+    ENTER_AUTOCAST,
+    EXIT_AUTOCAST,
+    SET_GRAD_MODE,
+    WITHOUT_OVERRIDES,
+    WITHOUT_SUBCLASSES,
+)
 from ..values import object as objects
 from ..values.kinds import isinstance
 from .registry import Rows
@@ -37,7 +45,8 @@ ROWS = Rows()
 _GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-_CLASSES = (*_GRAD, *_SILENT, torch.autocast)
+_OVERRIDES = {WITHOUT_SUBCLASSES: 1, WITHOUT_OVERRIDES: 2}  # what each switches off
+_CLASSES = (*_GRAD, *_SILENT, torch.autocast, *_OVERRIDES)
 
 
 def is_torch_context(cls: type) -> bool:
@@ -47,6 +56,8 @@ def is_torch_context(cls: type) -> bool:
 
 def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Construct one of torch's contexts; `set_grad_enabled` changes the mode at once."""
+    if cls not in _OVERRIDES:
+        _check_unseen(vm, cls)
     before = torch.is_grad_enabled()
     args, kwargs = concrete(args), concrete(kwargs)  # a mode is one or the other: which way a size decides is guarded
     made = vm.create(vm.native(cls, *args, **kwargs))
@@ -93,6 +104,12 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
             if profiling.is_active():
                 raise GraphBreak("a range of the profiler begins, and a profiler is active")
         return Scope(vm, lambda: None, (type(manager), (manager.name, manager.args))), manager
+    if type(manager) in _OVERRIDES:
+        return _enter_without(vm, type(manager)), manager
+    if isinstance(manager, TorchFunctionMode) and _is_plain_mode(type(manager)):
+        return _enter_function_mode(vm, manager), manager
+    if isinstance(manager, (*_GRAD, torch.autocast)):
+        _check_unseen(vm, type(manager))
     if isinstance(manager, _GRAD):
         return _enter_grad(vm, manager), None
     if isinstance(manager, torch.autocast):
@@ -123,6 +140,29 @@ _RANGE = torch.profiler.record_function
 ROWS.describe(
     _RANGE.__enter__, _RANGE.__exit__, refused="a range of the profiler that began before this graph ends here"
 )
+
+
+def _check_unseen(vm: Interpreter, cls: type) -> None:
+    """A function mode of the program's sees that the grad mode is set, and when autocast begins."""
+    if vm.overrides.modes and vm.overrides.off < 2:
+        raise GraphBreak(f"{cls.__name__} is entered inside a torch function mode")
+
+
+def _is_plain_mode(cls: type) -> bool:
+    """Whether a function mode of the program's is entered and left as torch does it."""
+    own = cls.__module__.partition(".")[0] != "torch"
+    base = TorchFunctionMode
+    return own and all(objects.lookup(cls, n)[0] is vars(base)[n] for n in ("__enter__", "__exit__"))
+
+
+def _enter_function_mode(vm: Interpreter, mode: Any) -> Scope:
+    vm.overrides.push(mode)
+    return Scope(vm, vm.overrides.pop, (_itself, (mode,)))
+
+
+def _enter_without(vm: Interpreter, cls: Any) -> Scope:
+    before = vm.overrides.switch(max(vm.overrides.off, _OVERRIDES[cls]))
+    return Scope(vm, functools.partial(vm.overrides.switch, before), (cls, ()))
 
 
 def _enter_grad(vm: Interpreter, manager: Any) -> Scope:

@@ -24,6 +24,7 @@ from ..guards.source import Attr, Const, Fetch, Item
 from ..modes import randomness
 from ..regions import branches, flex, loops
 from ..state import Interpreter
+from ..subclasses import tensors as subclasses
 from ..torch_private.dynamo import script_source, unmarked
 from ..torch_private.functions import MODULE_CALL, MODULE_CALL_WITH_HOOKS, OpOverload, OpOverloadPacket
 from ..torch_private.guards import global_module_hooks
@@ -39,7 +40,7 @@ from . import builtins as rules
 from . import contexts, library, marks, natives, optimizers, tables, torch_rules, transforms
 from .contexts import is_torch_context
 from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, row_of, rule_of
-from .torch_calls import call_operator, check_torch_state, is_torch_builtin, torch_answer, torch_call
+from .torch_calls import call_operator, check_torch_state, is_operator, is_torch_builtin, torch_answer, torch_call
 from .visibility import check_keys, check_text, check_visible
 
 __all__ = ["call", "call_forward"]
@@ -59,6 +60,10 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if vm.overrides.active and _is_overridable(function) and vm.overrides.concern((args, kwargs)):
+        result = vm.overrides.run(function, args, kwargs)
+        if result is not NotImplemented:
+            return result
     row = row_of(function)
     if row is not None:
         check_refused(row)
@@ -91,6 +96,21 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
     if not callable(function):
         raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
     raise Unsupported(f"{_display(function)} is called")
+
+
+def _is_overridable(function: Any) -> bool:
+    """Whether torch asks `__torch_function__` about a function, or in it; methods of tensors are asked about where they are called."""
+    if isinstance(function, OpOverload | OpOverloadPacket):
+        return True
+    name = getattr(function, "__name__", "")
+    if name in tables.REFUSED_TORCH or name.startswith(tables.STATE_CHANGES):
+        return False
+    if isinstance(function, types.FunctionType):
+        module = function.__module__ or ""
+        return rules.is_leaf_module(module) and module != "torch.overrides" and name != "__torch_function__"
+    return (
+        isinstance(function, types.BuiltinFunctionType) and is_torch_builtin(function, None) and is_operator(function)
+    )
 
 
 def _is_scripted(function: Any) -> bool:
@@ -200,6 +220,9 @@ def _builtin(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict
 
 def _class_builtin(vm: Interpreter, cls: type, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if function.__name__ == "__new__":
+        made = subclasses.new(vm, *args, **kwargs) if args else NotImplemented
+        if made is not NotImplemented:
+            return made
         if args and isinstance(args[0], type):
             return vm.create(c_call(vm, function, args, kwargs))
         raise Unsupported("__new__ without a class")
@@ -261,6 +284,8 @@ def _wrapper(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict
     row = called_row(function)
     if row is not None and row.apply is not None:
         return row.apply(vm, function.__self__, *args, **kwargs)
+    if isinstance(function.__self__, types.GetSetDescriptorType) and args and isinstance(args[0], Tensor):
+        return subclasses.by_descriptor(vm, function, *args)
     return c_call(vm, function, args, kwargs)
 
 
@@ -336,7 +361,7 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
     if cls is nn.Parameter:
         return torch_rules.parameter(vm, cls, *args, **kwargs)
     if issubclass(cls, Tensor):
-        raise Unsupported(f"a {cls.__name__} is constructed inside the captured code")
+        return subclasses.make(vm, cls, args, kwargs)
     if is_torch_context(cls):
         return contexts.make(vm, cls, args, kwargs)
     rules.check_module(cls.__module__)
@@ -511,6 +536,7 @@ fill(
     *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, torch_rules.ROWS, transforms.ROWS, messages.ROWS),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
     hooks.ROWS,
+    subclasses.ROWS,
     saving.ROWS,
     branches.ROWS,
     loops.ROWS,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import decimal
+import fractions
+import ipaddress
 import itertools
 import types
 from typing import Any
@@ -10,10 +14,10 @@ from typing import Any
 from ..errors import Unsupported
 from ..guards.sameness import made_set, recipe, same_keys
 from ..values.constant import is_constant
-from ..values.kinds import isinstance, namespace_of
+from ..values.kinds import HEAP_TYPE, isinstance, namespace_of
 from ..values.sets import removed, table
 
-__all__ = ["change_set", "forget", "put", "refill", "refill_dict", "remake_set", "set_changes"]
+__all__ = ["REDUCED", "change_set", "forget", "put", "refill", "refill_dict", "remake_set", "set_changes", "slots_of"]
 
 
 def forget(target: Any, name: str) -> None:
@@ -88,3 +92,16 @@ def change_set(target: Any, gone: list[Any], new: list[Any], passing: list[Any])
 def remake_set(target: Any, items: list[Any], fillers: int, late: list[Any]) -> None:
     """Make a set anew, as `sameness.recipe` says."""
     made_set(items, fillers, late, target)
+
+
+def slots_of(cls: type) -> list[str]:
+    """The names of the slots of an instance."""
+    slots = [(n, d) for c in cls.__mro__ if c.__flags__ & HEAP_TYPE for n, d in c.__dict__.items()]
+    return [name for name, raw in slots if isinstance(raw, types.MemberDescriptorType)]
+
+
+# Values that say how they are made; `copy.copy` gives some of them back as they are.
+REDUCED = (
+    *(datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
+    *(ipaddress.IPv4Address, ipaddress.IPv6Address),
+)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import copy
-import datetime
-import decimal
-import fractions
 import functools
 import gc
-import ipaddress
 import operator
 import pathlib
 import re
@@ -38,16 +34,17 @@ from ..guards.sameness import is_value_type, made_set, recipe, same_keys
 from ..guards.source import Source
 from ..state import Interpreter
 from ..torch_private.dtensor import is_fact, is_shared
+from ..torch_private.functions import as_class
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
-from ..values.kinds import HEAP_TYPE, isinstance
+from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.object import find_method, is_data_descriptor
 from ..values.tensor import TensorMethod
 from .effects import DELETED
 from .entry import Message
-from .replay import change_set, forget, put, refill, refill_dict, remake_set, set_changes
+from .replay import REDUCED, change_set, forget, put, refill, refill_dict, remake_set, set_changes, slots_of
 from .views import Views
 
 __all__ = ["Residual"]
@@ -84,6 +81,8 @@ class Residual:
             if isinstance(obj, Tensor) and name == "grad":
                 self._gradient(obj, value)
                 continue
+            if isinstance(obj, Tensor) and (known := vm.overrides.known.get(id(obj))) and known.source is None:
+                continue  # with the tensor, where it is given out
             target = self.value(obj)
             if value is DELETED and isinstance(obj, nn.Module):
                 plain = name in obj.__dict__  # whatever members have come since
@@ -207,6 +206,21 @@ class Residual:
         return self._fresh(value, f"{type(value).__name__}({value.start}, {value.stop}, {value.step})")
 
     def _tensor(self, tensor: Tensor) -> str:
+        known = self.vm.overrides.known.get(id(tensor))
+        if known is not None and known.source is not None:
+            return self.emit.fetch(known.source)
+        return self._plain(tensor) if known is None else self._of_class(tensor, known.kind)
+
+    def _of_class(self, tensor: Tensor, kind: type) -> str:
+        """A tensor of a class of the program's, with the attributes that it was given."""
+        text = f"{self.emit.constant(as_class, 'as_class')}({self._plain(tensor)}, {self.emit.constant(kind, kind.__name__)})"
+        name = self._fresh(tensor, text)
+        for (_, attribute), (owner, value) in list(self.vm.effects.attrs.items()):
+            if owner is tensor and value is not DELETED:
+                self.post.append(f"{self.emit.constant(put, 'put')}({name}, {attribute!r}, {self.value(value)})")
+        return name
+
+    def _plain(self, tensor: Tensor) -> str:
         info = self.vm.out.inputs.get(id(tensor))
         if info is not None:
             if info.static:
@@ -244,7 +258,7 @@ class Residual:
 
     def base(self, tensor: Tensor) -> str:
         """An input, or a result of the graph's own even if it is a view of something."""
-        return self._tensor(tensor) if id(tensor) in self.vm.out.inputs else f"out{self._place(tensor)}"
+        return self._plain(tensor) if id(tensor) in self.vm.out.inputs else f"out{self._place(tensor)}"
 
     def _symbolic(self, value: Any) -> str:
         expr = value.node.expr
@@ -310,7 +324,7 @@ class Residual:
         constant = self.emit.constant(value, type(value).__name__)
         if isinstance(value, re.Pattern | torch.finfo | torch.iinfo):
             return constant  # made once for all calls by its own library, or without a way to copy it
-        if not isinstance(value, _REDUCED):
+        if not isinstance(value, REDUCED):
             return self._fresh(value, f"{self.emit.constant(copy.copy, 'copy')}({constant})")
         reduced: Any = value.__reduce__()
         made, args = reduced[:2]
@@ -543,7 +557,7 @@ class Residual:
             name = self._fresh(value, f"object.__new__({name_of})")
         else:
             raise Unsupported(f"an object of type {cls.__module__}.{cls.__qualname__} is returned or stored")
-        for slot in _slots(cls):
+        for slot in slots_of(cls):
             if hasattr(value, slot):
                 self._set_attribute(name, slot, getattr(value, slot))
         attributes = getattr(value, "__dict__", None)
@@ -552,17 +566,6 @@ class Residual:
             self.post.append(f"{name}.__dict__.update({{{pairs}}})")
         return name
 
-
-def _slots(cls: type) -> list[str]:
-    slots = [(n, d) for c in cls.__mro__ if c.__flags__ & HEAP_TYPE for n, d in c.__dict__.items()]
-    return [name for name, raw in slots if isinstance(raw, types.MemberDescriptorType)]
-
-
-# Values that say how they are made; `copy.copy` gives some of them back as they are.
-_REDUCED = (
-    *(datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
-    *(ipaddress.IPv4Address, ipaddress.IPv6Address),
-)
 
 _ORDERED: Any = OrderedDict()
 _BUILDERS: dict[type, Any] = {

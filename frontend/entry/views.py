@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, fx
 
-from ..graph.output import GRAD_MODE, INFERENCE, MUTATES, OutputGraph, in_place_view
+from ..graph.output import GRAD_MODE, INFERENCE, MUTATES, OutputGraph
+from ..graph.writes import in_place_view
 from ..guards.emitter import Emitter
 from ..torch_private.dispatch import storage_key
 from ..torch_private.functions import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE, OpOverload, OpOverloadPacket

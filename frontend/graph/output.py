@@ -7,14 +7,14 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import sympy
 import torch
 from torch import Tensor, fx
 
-from ..errors import GraphBreak, InternalError, Unsupported, UserRaise
+from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRaise
 from ..functional.overlap import is_folded
 from ..guards.source import Source
 from ..torch_private.autograd_graph import is_leaf
@@ -26,8 +26,9 @@ from .aside import storage_of as _storage
 from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_inputs, with_tensors
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
+from .writes import count_writes, in_place_view
 
-__all__ = ["GRAD_MODE", "INFERENCE", "MUTATES", "GraphInput", "OutputGraph", "in_place_view"]
+__all__ = ["GRAD_MODE", "INFERENCE", "MUTATES", "GraphInput", "OutputGraph"]
 
 # In a node's `meta`: whether gradients were on; whether the call writes; whether it is a view made in inference mode of what was not.
 GRAD_MODE, MUTATES, INFERENCE = "grad_mode", "mutates", "inference"
@@ -80,6 +81,7 @@ class OutputGraph:
     when its tensor is first used.
     """
 
+    overridden: Callable[..., Any]  # runs a call whose meaning an object among its arguments gives
     inside = differentiated = False  # whether a transform of torch.func runs it, and one that takes gradients
 
     def __init__(self, fake_mode: FakeTensorMode, trace: Callable[[], str]) -> None:
@@ -224,6 +226,8 @@ class OutputGraph:
             return list(value)
         if isinstance(value, _GRAPH_CONSTANTS):
             return value
+        if hasattr(kind, "__torch_function__"):
+            raise Overridden(f"a torch function is given an object of type {kind.__name__}")
         if isinstance(value, type) or callable(value):
             name = getattr(value, "__qualname__", None) or type(value).__name__
             raise Unsupported(f"a torch function is given the Python object {name}")
@@ -301,7 +305,10 @@ class OutputGraph:
         if any(isinstance(a, list) and type(a) is not list for a in (*args, *kwargs.values())):
             args = tuple(map(self._plain_list, args))
             kwargs = {k: self._plain_list(v) for k, v in kwargs.items()}
-        lifted = self.lift(args), self.lift(kwargs)
+        try:
+            lifted = self.lift(args), self.lift(kwargs)
+        except Overridden:
+            return self.overridden(getattr(Tensor, target) if op == "call_method" else target, args, kwargs)
         run_args = args[1:] if op == "call_method" else args
         given = list(tensors_in((args, kwargs)))
         name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
@@ -328,7 +335,7 @@ class OutputGraph:
             if any(map(is_shared, given)):
                 raise GraphBreak(f"{_called(target)} cannot run on DTensors here: {_first_line(error)}") from None
             raise UserRaise(error) from None
-        _count_writes(name, args, kwargs)
+        count_writes(name, args, kwargs)
         written = [t for t, version in zip(given, versions, strict=True) if t._version != version]
         self._written.update(map(_storage, written))
         mutated = bool(written)
@@ -464,25 +471,7 @@ _GUARDED = frozenset(
 )
 
 
-def _count_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Operators on lists of tensors count no versions of fake tensors that they write to, and some of real ones neither."""
-    for place, argument in _written_lists(name):
-        given = args[place] if place < len(args) else kwargs.get(argument)
-        torch.autograd.graph.increment_version(list(tensors_in((given,))))
-
-
-@cache
-def _written_lists(name: str) -> tuple[tuple[int, str], ...]:
-    """The arguments of an operator that are lists of tensors, or one, which it writes to: place and name."""
-    packet = getattr(torch.ops.aten, name, None) if name.endswith("_") and name.startswith(_OF_LISTS) else None
-    if packet is None:
-        return ()
-    arguments = enumerate(getattr(packet, packet.overloads()[0])._schema.arguments)
-    return tuple((place, a.name) for place, a in arguments if a.alias_info is not None and a.alias_info.is_write)
-
-
 _NUMBERS = ("alpha", "value")  # arguments that are numbers in every operator
-_OF_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 
 # What gives a tensor other memory, or, itself, a place in autograd's graph.
 _REMAKES = (torch.ops.aten.set, torch.ops.aten.lift, torch.ops.aten.lift_fresh)
@@ -537,14 +526,3 @@ _GRAPH_CONSTANTS = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 _PLAIN = {*_GRAPH_CONSTANTS, type(None), type(Ellipsis)} - {torch.Size}
-
-
-@cache
-def in_place_view(name: str) -> bool:
-    """Whether a method of this name changes a tensor's sizes or strides in place."""
-    if not name.endswith("_"):
-        return False
-    packet = getattr(torch.ops.aten, name, None)
-    return packet is not None and any(
-        torch.Tag.inplace_view in getattr(packet, overload).tags for overload in packet.overloads()
-    )

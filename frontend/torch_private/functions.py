@@ -44,3 +44,33 @@ def chooser_of(forward: Any, backward: Any) -> Callable[..., Any] | None:
 
     kinds = checkpoint._CachingTorchDispatchMode, checkpoint._CachedTorchDispatchMode
     return forward.policy_fn if (type(forward), type(backward)) == kinds else None
+
+
+# What turns `__torch_function__` off, and of a class that has none of its own.
+WITHOUT_SUBCLASSES: Any = torch._C.DisableTorchFunctionSubclass
+WITHOUT_OVERRIDES: Any = torch._C.DisableTorchFunction
+NO_FUNCTION: Any = torch._C._disabled_torch_function_impl
+NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
+MAKE_SUBCLASS: Any = torch.Tensor._make_subclass
+NEW_TENSOR: Any = torch._C.TensorBase.__dict__["__new__"]
+LAZY: Any = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
+ASKS_OVERRIDES: tuple[Any, ...] = (
+    *(torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic),
+)
+
+
+def never_wrapped() -> Any:
+    """The functions whose results `Tensor.__torch_function__` gives as they are."""
+    return torch.overrides.get_default_nowrap_functions()
+
+
+def as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor of a class of the program's, as a plain tensor through which gradients flow."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():
+        return torch.Tensor.as_subclass(tensor, torch.Tensor)
+
+
+def as_class(tensor: torch.Tensor, cls: Any) -> Any:
+    """A plain tensor as one of a class of the program's, which requires gradients where the tensor does."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():
+        return torch.Tensor.as_subclass(tensor, cls)

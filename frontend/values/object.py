@@ -37,6 +37,7 @@ from .tensor import TensorMethod, load_tensor_attr, store_tensor_attr
 __all__ = [
     "MISSING",
     "Super",
+    "bind",
     "delete_attr",
     "find_method",
     "generic_delete",
@@ -61,7 +62,8 @@ class Super:
 def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     """`obj.name` as the program sees it."""
     if isinstance(obj, Tensor):
-        return load_tensor_attr(vm, obj, name)
+        value = vm.overrides.load(obj, name) if vm.overrides.is_marked(obj) else NotImplemented
+        return load_tensor_attr(vm, obj, name) if value is NotImplemented else value
     kind = type(obj)
     if name == "__context__" and isinstance(obj, BaseException) and obj.__context__ is None:
         first_context(vm)
@@ -182,11 +184,11 @@ def _super_attr(vm: Interpreter, sup: Super, name: str) -> Any:
             if written is owner:
                 break
     if owner is not None:
-        return _bind(vm, raw, owner, obj, cls, name, is_class=cls is obj)
+        return bind(vm, raw, owner, obj, cls, name, is_class=cls is obj)
     raise UserRaise(AttributeError(f"'super' object has no attribute '{name}'"))
 
 
-def _bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str, is_class: bool = False) -> Any:
+def bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str, is_class: bool = False) -> Any:
     """What reading class attribute `raw` through an instance gives."""
     if isinstance(raw, types.FunctionType):
         return raw if is_class else types.MethodType(raw, obj)
@@ -264,7 +266,7 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
     if found:
         return value
     if owner is not None:
-        return _bind(vm, raw, owner, obj, kind, name)
+        return bind(vm, raw, owner, obj, kind, name)
     if isinstance(obj, nn.Module) and find_method(kind, "__getattr__") is nn.Module.__getattr__:
         return _module_member(vm, obj, name)
     if vm.is_created(obj) or not vm.effects.attr(obj, name)[0]:
@@ -285,7 +287,7 @@ def _slot_or_property(vm: Interpreter, obj: Any, raw: Any, owner: type, kind: ty
                 vm.guards.add("no attribute", source, name)
             raise
         return value if source is None else vm.user.wrap(value, Attr(source, name))
-    return _bind(vm, raw, owner, obj, kind, name)
+    return bind(vm, raw, owner, obj, kind, name)
 
 
 def _dict_of(vm: Interpreter, obj: Any) -> Any:
@@ -415,7 +417,8 @@ _CHECKED_BY_ABC = abc.ABCMeta.__dict__["__instancecheck__"]
 def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`."""
     if isinstance(obj, Tensor):
-        store_tensor_attr(vm, obj, name, value)
+        if not vm.overrides.is_marked(obj) or vm.overrides.store(obj, name, value) is NotImplemented:
+            store_tensor_attr(vm, obj, name, value)
         return
     kind = type(obj)
     if isinstance(obj, type | types.ModuleType):

@@ -61,6 +61,9 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """`left symbol right`."""
     function, name = BINARY[symbol]
     if isinstance(left, Tensor) or isinstance(right, Tensor):
+        result = _overridden(vm, function, symbol, left, right, _names_of(name, symbol))
+        if result is not NotImplemented:
+            return result
         if not isinstance(left, Tensor):
             function = BINARY[symbol.removesuffix("=")][0]
         rely_on_method(vm, f"__{name}__" if isinstance(left, Tensor) else f"__r{name}__")
@@ -91,6 +94,29 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     rely_on_table(vm, left)
     rely_on_table(vm, right)
     return vm.native_recorded(function, vm.materialize(left), vm.materialize(right))
+
+
+def _names_of(name: str, symbol: str) -> tuple[tuple[str, ...], str]:
+    return ((f"__i{name}__", f"__{name}__") if symbol[-1] == "=" else (f"__{name}__",)), f"__r{name}__"
+
+
+def _overridden(
+    vm: Interpreter, function: Any, symbol: str, left: Any, right: Any, names: tuple[tuple[str, ...], str]
+) -> Any:
+    """`left symbol right` where a class of the program's, or a mode, says what that is; else `NotImplemented`."""
+    if not vm.overrides.known and not vm.overrides.active:
+        return NotImplemented
+    for value, own in ((left, names[0]), (right, names[1:])):
+        kind = vm.overrides.kind_of(value) if isinstance(value, Tensor) else None
+        if kind is not None and is_written_in_python_by(kind, own):
+            raise GraphBreak(f"`{symbol}` is a method of {kind.__qualname__}")
+    return vm.overrides.run(function, (left, right), {}) if vm.overrides.concern((left, right)) else NotImplemented
+
+
+def is_written_in_python_by(kind: type, names: tuple[str, ...]) -> bool:
+    """Whether a class of the program's, and not torch's, has one of these methods."""
+    owners = [objects.lookup(kind, name)[1] for name in names]
+    return any(owner is not None and owner not in Tensor.__mro__ for owner in owners)
 
 
 def _as_items(vm: Interpreter, symbol: str, value: Any, other: Any) -> Any:
@@ -128,6 +154,9 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """`left symbol right` for a comparison."""
     function, method, reflected = COMPARE[symbol]
     if isinstance(left, Tensor) or isinstance(right, Tensor):
+        result = _overridden(vm, function, symbol, left, right, ((method,), reflected))
+        if result is not NotImplemented:
+            return result
         rely_on_method(vm, method if isinstance(left, Tensor) else reflected)
         if isinstance(left, Tensor) and isinstance(right, Tensor):
             mine, other = tensor_class(vm, left), tensor_class(vm, right)
@@ -178,6 +207,8 @@ def unary(vm: Interpreter, symbol: str, value: Any) -> Any:
     function, method = UNARY[symbol]
     if isinstance(value, Tensor):
         rely_on_method(vm, method)
+        if vm.overrides.concern((value,)):
+            return vm.overrides.run(function, (value,), {})
         return vm.out.call_function(function, (value,), {})
     found = objects.find_method(type(value), method)
     refuse_opaque(vm, value, f"`{symbol}`")
@@ -245,6 +276,8 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     """`obj[key]`."""
     if isinstance(obj, Tensor):
         rely_on_method(vm, "__getitem__")
+        if vm.overrides.concern((obj, key)):
+            return vm.overrides.run(operator.getitem, (obj, key), {})
         part, key = _select_symbols(vm, obj, key)
         selected = part is not obj and key == ()  # the key () of the program's own makes another tensor
         return part if selected else vm.out.call_function(operator.getitem, (part, key), {})
@@ -323,6 +356,9 @@ def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     if isinstance(obj, Tensor):
         rely_on_method(vm, "__setitem__")
+        if vm.overrides.concern((obj, key, value)):
+            vm.overrides.run(operator.setitem, (obj, key, value), {})
+            return
         part, key = _select_symbols(vm, obj, key)
         vm.out.call_function(operator.setitem, (part, ... if part is not obj and key == () else key, value), {})
         return

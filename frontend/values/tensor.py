@@ -67,6 +67,8 @@ _REFUSED = {
 
 def tensor_class(vm: Interpreter, tensor: Tensor) -> type:
     """`type(tensor)` as the program would see it."""
+    if (kind := vm.overrides.kind_of(tensor)) is not None:
+        return kind  # type: ignore[no-any-return]
     info = vm.out.inputs.get(id(tensor))
     if info is not None:
         return type(info.real)

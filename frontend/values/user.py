@@ -18,6 +18,8 @@ from ..guards.definitions import lookup
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
+from ..subclasses.tensors import taken_in as subclassed
+from ..subclasses.tensors import takes
 from ..torch_private.dtensor import is_shared
 from ..torch_private.guards import is_functorch_wrapped
 from .constant import has_identity, is_bound, is_constant, is_static, plain_value
@@ -236,7 +238,12 @@ class UserState:
             if _is_module_tensor(source):
                 self.vm.guards.add("is", source, value)
             return taken_in(self.vm, value, source)
+        kind = type(value)
         try:
+            if kind is not Tensor and kind is not nn.Parameter and takes(kind):
+                if _is_module_tensor(source):
+                    self.vm.guards.add("is", source, value)
+                return subclassed(self.vm, value, source, check_tensor)
             check_tensor(value, source.name())
         except Unsupported:
             self.vm.guards.add("refused", source, check_tensor)

@@ -1,0 +1,1 @@
+"""Tensors of classes of the program's own, and its modes that see calls of torch."""

@@ -1,0 +1,251 @@
+"""`__torch_function__`: which calls of torch a class or a mode of the program's is asked about, and in which order.
+
+A tensor of a class of the program's is a plain fake tensor that is marked with its class. Where such a tensor is among the arguments of
+a call, or a mode is active, torch itself says which function its `__torch_function__` is given and with which arguments: the call runs
+under a mode of ours, which catches it. The method is then interpreted like any other function, and what it calls comes back here.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ..bytecode import exceptions
+from ..errors import GraphBreak, Unsupported, UserRaise
+from ..guards.definitions import lookup
+from ..guards.source import Source
+from ..state import Interpreter
+from ..torch_private.functions import NO_FUNCTION
+from ..values.kinds import isinstance, tensors_in
+
+__all__ = ["Marked", "Overrides"]
+
+_NOT_GIVEN: Any = object()
+
+
+@dataclass
+class Marked:
+    """A tensor of a class of the program's: the class and, of one of the caller's, the real tensor and where it came from."""
+
+    tensor: Tensor
+    kind: type
+    real: Tensor | None = None
+    source: Source | None = None
+
+
+class _Catch(TorchFunctionMode):
+    """Hands each call of torch that C code, or torch's own Python code, makes to those that override it."""
+
+    def __init__(self, overrides: Overrides, keywords: bool) -> None:
+        super().__init__()
+        self.keywords = keywords  # whether a call without keywords passes on that there are none
+        self.overrides = overrides
+        self.caught = False
+
+    def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = _NOT_GIVEN) -> Any:
+        self.caught = True
+        vm = self.overrides.vm
+        recording, vm.recording = vm.recording, False
+        try:
+            spelled = bool(kwargs) or self.keywords or not isinstance(function, _OF_C)
+            given = None if kwargs is _NOT_GIVEN or not spelled else kwargs
+            python = isinstance(function, types.FunctionType)
+            return self.overrides.dispatch(function, args, given, bool(kinds) or python)
+        except UserRaise as raised:
+            vm.carried = exceptions.note(raised.value)
+            raise raised.value from None
+        finally:
+            vm.recording = recording
+
+
+class Overrides:
+    """Of one capture: the tensors of classes of the program's, its modes, and what of this is switched off."""
+
+    def __init__(self, vm: Interpreter, load: Callable[..., Any], store: Callable[..., Any]) -> None:
+        self.vm, self.load, self.store = vm, load, store  # what reads and writes attributes (`tensors`)
+        self.known: dict[int, Marked] = {}
+        self.modes: list[Any] = []  # the program's, outermost first
+        self.off = 0  # 1: classes are not asked; 2: modes are not, either
+        self.active = False  # whether anything may be asked at all
+        self._asked = False  # whether any class has a `__torch_function__`
+
+    # ---- what is known ----
+
+    def mark(self, tensor: Tensor, kind: type, real: Tensor | None = None, source: Source | None = None) -> Tensor:
+        """Note that a fake tensor is one of a class of the program's."""
+        self.known[id(tensor)] = Marked(tensor, kind, real, source)
+        self._asked = self._asked or _is_asked(kind)
+        self._update()
+        return tensor
+
+    def kind_of(self, tensor: Tensor) -> type | None:
+        """The class of the program's that a tensor is of."""
+        known = self.known.get(id(tensor))
+        return None if known is None else known.kind
+
+    def is_marked(self, tensor: Tensor) -> bool:
+        """Whether a tensor is one of a class of the program's, or a mode sees what is done with it."""
+        return id(tensor) in self.known or self.off < 2 and bool(self.modes)
+
+    def push(self, mode: Any) -> None:
+        """A mode is entered."""
+        self.modes.append(mode)
+        self._update()
+
+    def pop(self) -> None:
+        """The innermost mode is left."""
+        self.modes.pop()
+        self._update()
+
+    def switch(self, off: int) -> int:
+        """Switch classes (1), or modes too (2), off; what was off before."""
+        before, self.off = self.off, off
+        self._update()
+        return before
+
+    def _update(self) -> None:
+        self.active = self.off < 2 and bool(self.modes) or self.off < 1 and self._asked
+
+    @contextmanager
+    def without_classes(self) -> Iterator[None]:
+        """Inside, no class is asked."""
+        before = self.switch(max(self.off, 1))
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+    def concern(self, values: Any) -> bool:
+        """Whether a mode, or the class of a tensor among the arguments, is asked about a call."""
+        if not self.active:
+            return False
+        if self.modes and self.off < 2:
+            return True
+        return self.off < 1 and any((k := self.kind_of(t)) is not None and _is_asked(k) for t in tensors_in(values))
+
+    # ---- calls ----
+
+    def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch's, where what it calls is overridden; `NotImplemented` where nobody was asked."""
+        vm = self.vm
+        with _Catch(self, self._spreads()) as catch:
+            result = vm.native(
+                function, *map(vm.materialize, args), **{k: vm.materialize(v) for k, v in kwargs.items()}
+            )
+        if catch.caught:
+            return result
+        if any(not vm.out.is_known(t) for t in tensors_in(result)):
+            name = getattr(function, "__name__", function)
+            raise Unsupported(f"{name} makes a tensor, and does not ask __torch_function__")
+        return NotImplemented
+
+    def _spreads(self) -> bool:
+        """Whether the program's call is spelled `f(*args, **kwargs)`: C code is given a dict then, even if it is empty."""
+        frame = self.vm.frames[-1]
+        instruction = frame.program.instructions[frame.ip - 1]
+        return instruction.op == "CALL_FUNCTION_EX" and bool(instruction.arg)
+
+    def by_object(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call whose meaning an object gives that is no tensor."""
+        result = self.run(function, args, kwargs)
+        if result is NotImplemented:
+            name = getattr(function, "__name__", function)
+            raise Unsupported(f"{name} is given an object with __torch_function__, and does not ask it")
+        return result
+
+    def method(self, tensor: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`tensor.name(*args)` where it is overridden; else `NotImplemented`."""
+        found = getattr(Tensor, name, None)
+        if name in _NEVER or not callable(found) or not self.concern((tensor, args, kwargs)):
+            return NotImplemented
+        return self.run(found, (tensor, *args), kwargs)
+
+    def dispatch(self, function: Any, args: Any, kwargs: Any, with_plain: bool = False) -> Any:
+        """Ask the modes, innermost first, then the classes of the arguments; `kwargs` may be None: they are not given then."""
+        vm = self.vm
+        found = self.overloaded((args, kwargs))
+        kinds: tuple[Any, ...] = tuple(found)
+        if with_plain:  # as torch counts where a mode is active
+            given = dict.fromkeys(vm.type_of(t) for t in tensors_in((args, kwargs or {})))
+            kinds = tuple(given) if self.modes and self.off < 2 and not found else kinds
+        given_on = (function, kinds, args) if kwargs is None else (function, kinds, args, kwargs)
+        asked = False
+        if self.modes and self.off < 2:
+            asked = True
+            mode = self.modes[-1]
+            self.pop()
+            try:
+                result = vm.call(vm.load_attr(mode, "__torch_function__"), given_on, {})
+            finally:
+                self.push(mode)
+            if result is not NotImplemented:
+                return result
+        for kind, value in found.items():
+            asked = True
+            owner = kind if isinstance(value, Tensor) else value
+            result = vm.call(vm.load_attr(owner, "__torch_function__"), given_on, {})
+            if result is not NotImplemented:
+                return result
+        if asked:
+            raise GraphBreak(f"no __torch_function__ takes {getattr(function, '__name__', function)}")
+        return vm.call(function, tuple(args), dict(kwargs or {}))
+
+    def overloaded(self, values: Any) -> dict[type, Any]:
+        """The classes that are asked about a call, with the first argument of each: from left to right, derived classes first."""
+        found: list[tuple[type, Any]] = []
+        if self.off:
+            return {}
+        for value in _leaves(values):
+            kind = self.kind_of(value) if isinstance(value, Tensor) else type(value)
+            if kind is None or any(kind is k for k, _ in found) or not self._is_overloaded(kind, value):
+                continue
+            at = next((i for i, (k, _) in enumerate(found) if issubclass(kind, k)), len(found))
+            found.insert(at, (kind, value))
+        return dict(found)
+
+    def _is_overloaded(self, kind: type, value: Any) -> bool:
+        if isinstance(value, Tensor):
+            raw = lookup(kind, "__torch_function__")[0]
+            if raw is NO_FUNCTION:
+                return False
+        elif not hasattr(kind, "__torch_function__"):
+            return False
+        else:
+            raw = lookup(kind, "__torch_function__")[0]
+        if not isinstance(raw, classmethod | staticmethod):
+            raise GraphBreak(f"__torch_function__ of {kind.__qualname__} is no class method")
+        return True
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Inside, nothing is overridden: for what capture itself asks."""
+        before = self.switch(2)
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+
+_OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+# Methods that torch never asks `__torch_function__` about.
+_NEVER = frozenset(["as_subclass", "_make_subclass", "__torch_function__", "__torch_dispatch__", "__class__"])
+
+
+def _is_asked(kind: type) -> bool:
+    return lookup(kind, "__torch_function__")[0] is not NO_FUNCTION
+
+
+def _leaves(values: Any) -> Iterable[Any]:
+    for value in values.values() if isinstance(values, dict) else values or ():
+        if type(value) in (list, tuple, dict) or isinstance(value, tuple) and not isinstance(value, torch.Size):
+            yield from _leaves(value)
+        elif not isinstance(value, type | types.ModuleType):
+            yield value
