@@ -100,6 +100,7 @@ class Interpreter(Protocol):
     recipes: dict[int, tuple[Any, ...]]
     scopes: list[Any]
     open_scopes: list[Any]
+    exporting: bool
     inference: bool
     inferred: Any  # `modes.inference.Inference`
     defaults: Any  # `modes.defaults.Defaults`

@@ -14,9 +14,21 @@ from .frontend import versions as _versions
 
 try:
     from .backends import BackendError, list_backends, register_backend
-    from .compile import compile, reset
+    from .compile import compile, compile_in_place, reset
     from .config import Config, warn_of_unknown_variables
-    from .control import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling, set_stance
+    from .control import (
+        allow_in_graph,
+        assume_constant_result,
+        cudagraph_mark_step_begin,
+        disable,
+        graph_break,
+        is_compiling,
+        is_exporting,
+        load_cache_artifacts,
+        save_cache_artifacts,
+        set_stance,
+        substitute_in_graph,
+    )
     from .counters import counters
     from .explain.explanation import Explanation, explain
     from .explain.logs import set_logs, set_logs_from_environment
@@ -59,20 +71,26 @@ __all__ = [
     "allow_in_graph",
     "assume_constant_result",
     "compile",
+    "compile_in_place",
     "counters",
+    "cudagraph_mark_step_begin",
     "default_backend",
     "disable",
     "explain",
     "export",
     "graph_break",
     "is_compiling",
+    "is_exporting",
     "list_backends",
+    "load_cache_artifacts",
     "lower",
     "mark_dynamic",
     "mark_static",
     "maybe_mark_dynamic",
     "register_backend",
     "reset",
+    "save_cache_artifacts",
     "set_logs",
     "set_stance",
+    "substitute_in_graph",
 ]

@@ -83,6 +83,25 @@ def compile(
     )
 
 
+def compile_in_place(module: nn.Module, **settings: Any) -> nn.Module:
+    """What `module.compile()` is for torch.compile: calls of the module itself are compiled from now on, its hooks included.
+
+    Args:
+        module: stays what it is; a state dict, a copy or a pickle of it knows nothing of this.
+        settings: those of `compile`.
+
+    Returns:
+        The module.
+
+    Raises:
+        TypeError: it is no module.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"intarsia.compile_in_place takes an nn.Module, not {type(module).__name__}: {module!r:.80}")
+    module._compiled_call_impl = compile(module._call_impl, **settings)
+    return module
+
+
 def reset() -> None:
     """Forget everything that was compiled in this process, and set the counters to zero. The cache on disk stays."""
     forget_all()
@@ -97,6 +116,11 @@ def check_function(fn: Any, what: str = "compile") -> None:
     """Raise TypeError for what cannot be called, for classes, and for functions whose call does not run their body."""
     if not callable(fn):
         raise TypeError(f"intarsia.{what} takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
+    if type(fn).__module__ == "torch.export.exported_program":
+        raise TypeError(
+            f"an ExportedProgram is a graph with its weights, and cannot be called.\n  What to do: {what} its module: "
+            f"intarsia.{what}(program.module())"
+        )
     if isinstance(fn, type):
         module = issubclass(fn, nn.Module)
         then = f"{what} an object of it: intarsia.{what}({fn.__name__}(...))" if module else f"{what} its methods"

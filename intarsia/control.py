@@ -7,6 +7,8 @@ libraries carry for torch.compile.
 from __future__ import annotations
 
 import functools
+import inspect
+import logging
 import types
 from collections.abc import Callable
 from types import TracebackType
@@ -15,11 +17,28 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .config import suggestion
+from .config import Config, suggestion
 from .frontend.calls import marks
+from .frontend.calls.registry import Rows, Then, fill
 from .frontend.runtime.stance import STANCE, STANCES
+from .graph_compiler import open_cache
+from .targets.build.bundle import CacheInfo, pack, unpack
 
-__all__ = ["allow_in_graph", "assume_constant_result", "disable", "graph_break", "is_compiling", "set_stance"]
+__all__ = [
+    "allow_in_graph",
+    "assume_constant_result",
+    "cudagraph_mark_step_begin",
+    "disable",
+    "graph_break",
+    "is_compiling",
+    "is_exporting",
+    "load_cache_artifacts",
+    "save_cache_artifacts",
+    "set_stance",
+    "substitute_in_graph",
+]
+
+_log = logging.getLogger("intarsia")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,6 +104,76 @@ graph_break.__dict__[marks.DISABLED] = "graph_break() is called"
 def is_compiling() -> bool:
     """Whether the code is being captured: True inside compiled functions (also torch.compile's), else False."""
     return bool(torch.compiler.is_compiling())
+
+
+def is_exporting() -> bool:
+    """Whether the code is being captured by `intarsia.export` (also by torch's), else False."""
+    return bool(torch.compiler.is_exporting())
+
+
+def substitute_in_graph(original: Any, *, skip_signature_check: bool = False) -> Callable[[F], F]:
+    """A decorator: capture interprets the decorated Python function wherever a program calls `original`, mostly a function of C.
+
+    Without capture `original` itself runs: both have to do the same. `skip_signature_check`: their parameters need not have the same names.
+
+    Raises:
+        TypeError: one of them is no function, or their parameters differ.
+    """
+    if not callable(original) or isinstance(original, type):
+        raise TypeError(
+            f"intarsia.substitute_in_graph takes a function, not {type(original).__name__}: {original!r:.80}"
+        )
+
+    def decorate(fn: F) -> F:
+        if not isinstance(fn, types.FunctionType):
+            raise TypeError(
+                f"intarsia.substitute_in_graph decorates a Python function, not {type(fn).__name__}: {fn!r:.80}"
+            )
+        if not skip_signature_check:
+            _check_same_parameters(original, fn)
+        rows = Rows()
+        rows.describe(original, apply=lambda vm, *args, **kwargs: Then(fn, args, kwargs))
+        fill(rows)
+        return fn
+
+    return decorate
+
+
+def _check_same_parameters(original: Any, fn: Any) -> None:
+    try:
+        wanted = inspect.signature(original)
+    except (TypeError, ValueError):
+        return  # most functions of C do not say
+    given = inspect.signature(fn)
+    if [(p.name, p.kind) for p in wanted.parameters.values()] != [(p.name, p.kind) for p in given.parameters.values()]:
+        raise TypeError(
+            f"{fn.__qualname__}{given} stands for {original.__name__}{wanted}: its parameters differ\n"
+            "  What to do: give it the same ones, or pass skip_signature_check=True"
+        )
+
+
+def cudagraph_mark_step_begin() -> None:
+    """Nothing: results of recorded programs have memory of their own, which lives as long as they do. No step needs a mark."""
+    _log.info(
+        "cudagraph_mark_step_begin() does nothing: results of recorded programs live as long as the program holds them"
+    )
+
+
+def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
+    """What this process has compiled or found in the cache on disk, for `load_cache_artifacts`; None where there is nothing.
+
+    Programs are found again by the same graphs, settings, versions and kind of processor; elsewhere they are not used.
+    """
+    return pack(open_cache(Config.from_environment(None)))
+
+
+def load_cache_artifacts(data: bytes) -> CacheInfo:
+    """Put what `save_cache_artifacts` gave into the cache on disk. The data holds programs that are run: load what you trust only.
+
+    Raises:
+        ValueError: `data` is something else.
+    """
+    return unpack(open_cache(Config.from_environment(None)), data)
 
 
 class set_stance:

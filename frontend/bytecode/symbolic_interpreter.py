@@ -108,6 +108,7 @@ class SymbolicInterpreter:
         self.created: dict[int, Any] = {}
         self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
         self.scopes: list[Any] = []
+        self.exporting = False  # whether the graph is to be exported
         self.inference = torch.is_inference_mode_enabled()  # of the program; capture itself never runs in it
         self.inferred, self.defaults, self.random = Inference(self), Defaults(self), Generators(self)
         self.device: torch.device | None = None  # of the innermost `with torch.device(...)`

@@ -358,7 +358,10 @@ ROWS.rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *IS_C
 ROWS.rule(torch.jit.is_scripting)(lambda vm: False)
 ROWS.rule(torch.jit.is_tracing)(lambda vm: False)
 ROWS.rule(TRACING_STATE)(lambda vm: None)
-ROWS.rule(torch.compiler.is_exporting)(lambda vm: False)
+ROWS.rule(torch.compiler.is_exporting)(lambda vm: vm.exporting)
+ROWS.rule(torch.compiler.cudagraph_mark_step_begin)(lambda vm: None)
+# Inside captured code: the function is interpreted, which comes to the same.
+ROWS.rule(torch.compiler.allow_in_graph)(lambda vm, function: function)
 ROWS.rule(IS_SCRIPTING)(lambda vm: False)
 ROWS.rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message, ASSERTED))
 ROWS.rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))

@@ -25,7 +25,7 @@ from ..modes import randomness
 from ..regions import branches, flex, loops
 from ..state import Interpreter
 from ..subclasses import tensors as subclasses
-from ..torch_private.dynamo import script_source, unmarked
+from ..torch_private.dynamo import script_source, substituted, unmarked
 from ..torch_private.functions import MODULE_CALL, MODULE_CALL_WITH_HOOKS, OpOverload, OpOverloadPacket
 from ..torch_private.guards import global_module_hooks
 from ..values import object as objects
@@ -297,6 +297,8 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     row = called_row(function)
     if row is None and is_value_type(getattr(function, "__self__", None)):  # of NumPy's numbers, for instance
         row = Row(function)
+    if row is None and (stand_in := substituted(function)) is not None:
+        return vm.call(stand_in, args, kwargs)
     if row is None:
         raise GraphBreak(rules.refusal(function))
     check_refused(row)
@@ -456,7 +458,10 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
     source = vm.user.source_of(module)
     if source is not None:
         where = Attr(source, "__dict__")
-        if namespace.get("_compiled_call_impl") is not None:
+        in_place = namespace.get("_compiled_call_impl")
+        if in_place is not None:
+            vm.guards.add("is", Item(where, "_compiled_call_impl"), in_place)
+        if in_place is not None and not hasattr(in_place, "_intarsia_target"):
             raise Unsupported("a module that was compiled in place (Module.compile) is called")
         names = ["_forward_hooks", "_forward_pre_hooks"]
         if torch.is_grad_enabled():

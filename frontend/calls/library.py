@@ -399,8 +399,20 @@ def _plain_repr(vm: Interpreter, function: types.FunctionType, args: tuple[Any, 
     return vm.call(inspect.getclosurevars(function).nonlocals["user_function"], args, kwargs)
 
 
-_SPECIAL_MODULES = ("functools", "dataclasses", "reprlib")
+def _compile_setting(
+    vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Settings of torch.compile, changed for a while: nothing to what the program computes."""
+    config = inspect.getclosurevars(function).nonlocals.get("config")
+    if getattr(config, "__name__", "") not in ("torch._dynamo.config", "torch._inductor.config"):
+        raise GraphBreak(f"a setting of {getattr(config, '__name__', 'torch')} is changed")
+
+
+_SPECIAL_MODULES = ("functools", "dataclasses", "reprlib", "torch.utils._config_module")
+_PATCH = "ConfigModule.patch.<locals>.ConfigPatch"
 _SPECIAL: dict[str, Any] = {
+    f"{_PATCH}.__enter__": _compile_setting,
+    f"{_PATCH}.__exit__": _compile_setting,
     "singledispatch.<locals>.dispatch": _dispatch,
     "_recursive_repr.<locals>.wrapper": _plain_repr,
     "recursive_repr.<locals>.decorating_function.<locals>.wrapper": _plain_repr,

@@ -142,16 +142,22 @@ class Capture:
 
 
 def capture(
-    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, dynamic: bool | None = None
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: bool | None = None,
+    exporting: bool = False,
 ) -> Capture:
-    """Capture the call `fn(*args, **kwargs)`; all results are the graph's.
+    """Capture the call `fn(*args, **kwargs)`; all results are the graph's. `exporting`: the program is told so, where it asks.
 
     Raises Unsupported or GraphBreak (with the user's line) where that is not possible, ProgramRaised where the
     program itself raises. Nothing that the program can see is changed.
     """
     parameters = Parameters.of(fn)
     values = parameters.bind(tuple(args), kwargs or {})
-    return _Attempt(fn, parameters, values, bool(dynamic), None, None, hooks=True, views=False).first()
+    attempt = _Attempt(fn, parameters, values, bool(dynamic), None, None, hooks=True, views=False, exporting=exporting)
+    return attempt.first()
 
 
 def capture_bound(
@@ -187,6 +193,7 @@ class _Attempt:
     dynamic: bool
     marks: Marks | None
     family: Family | None
+    exporting: bool = False
     hooks: bool = False  # whether a module's call is captured as a whole
     views: bool = True  # whether the generated function makes results that are views, and not the graph
     outside: bool = False  # whether backward comes to hooks of the program's behind the graph
@@ -218,7 +225,7 @@ class _Attempt:
     def run(self, stop: tuple[int, Stop] | None) -> Capture:
         """Interpret the call and finish the graph, at its end or at the first break."""
         vm = SymbolicInterpreter(self.dynamic, self.marks)
-        vm.splits = self.family is not None
+        vm.splits, vm.exporting = self.family is not None, self.exporting
         vm.gradients.outside = self.outside
         vm.checks.refused = self.refused
         vm.label = "".join(

@@ -32,9 +32,18 @@ from .output import GraphInput
 if TYPE_CHECKING:
     from ..guards.guards import GuardSet
 
-__all__ = ["ConstraintError", "Dynamic", "Marks", "Symbols", "mark_dynamic", "mark_static", "maybe_mark_dynamic"]
+__all__ = [
+    "MARKS",
+    "ConstraintError",
+    "Dynamic",
+    "Marks",
+    "Symbols",
+    "mark_dynamic",
+    "mark_static",
+    "maybe_mark_dynamic",
+]
 
-_MARKS = "_intarsia_dims"
+MARKS = "_intarsia_dims"  # the attribute of a tensor that holds what was said of its sizes
 _REMADE = 2  # a class of which this many are known is made in every call
 _LARGEST = 1 << 62  # sizes and numbers from here on stay constants
 
@@ -107,7 +116,7 @@ def _dims(tensor: Tensor, dim: int | Iterable[int]) -> list[int]:
 
 
 def _set(tensor: Tensor, dim: int, promise: Promise) -> None:
-    marks = tensor.__dict__.setdefault(_MARKS, {})
+    marks = tensor.__dict__.setdefault(MARKS, {})
     marks[dim] = promise
 
 
@@ -122,7 +131,7 @@ def promises_of(tensor: Tensor) -> dict[int, Promise]:
     for bounds in attributes.get("_dynamo_dynamic_range", ()):
         if found.get(bounds.dim, _STATIC).kind == "dynamic":
             found[bounds.dim] = Promise("dynamic", bounds.min, bounds.max)
-    found.update(attributes.get(_MARKS, {}))
+    found.update(attributes.get(MARKS, {}))
     return found
 
 

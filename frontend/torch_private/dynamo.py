@@ -18,6 +18,18 @@ def script_source(function: Any) -> Any:
     return plain if scripted is not None and scripted.qualified_name == function.qualified_name else None
 
 
+def substituted(function: Any) -> Any:
+    """The Python function that torch.compiler.substitute_in_graph of a program's gave for this one; None for what torch gave itself."""
+    from torch._dynamo.variables.functions import PolyfilledFunctionVariable
+
+    try:
+        found = PolyfilledFunctionVariable._get_polyfill_handlers().get(function)
+    except TypeError:  # it cannot be a key
+        return None
+    found = getattr(found, "__torch_dynamo_polyfill__", None)
+    return None if str(getattr(found, "__module__", "torch.")).startswith("torch.") else found
+
+
 def optimized_module() -> type[torch.nn.Module]:
     """The class of modules that torch.compile makes, by which frameworks know compiled ones."""
     from torch._dynamo.eval_frame import OptimizedModule

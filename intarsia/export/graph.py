@@ -8,6 +8,7 @@ around it. Parameters and buffers are attributes of the graph module, the very o
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from ..compile import check_function
 from ..explain.explanation import GuardInfo, guards_of
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
 from ..frontend.entry.entry import Message
+from ..frontend.entry.parameters import Parameters
 from ..frontend.errors import CaptureError, SourceLine
 from ..frontend.functional.spec import FunctionalGraph
 from ..frontend.functional.trace import functionalize
@@ -30,6 +32,7 @@ from ..frontend.guards.checks import SizeCheck
 from ..frontend.guards.source import Arg, Attr, Item, Source
 from .check import ArgumentCheck, check_arguments
 from .codegen import ExportedModule, SignatureCodeGen
+from .shapes import SameSizes, dynamic_sizes
 
 __all__ = ["ExportError", "Exported", "ExportedGuards", "export"]
 
@@ -61,6 +64,8 @@ def export(
     aten_graph: bool = False,
     decomposition_table: Mapping[Any, Callable[..., Any]] | None = None,
     dynamic: bool | None = None,
+    dynamic_shapes: Any = None,
+    strict: bool = True,
 ) -> Callable[..., Exported]:
     """Make one graph of a function or module: `export(fn)(*args, **kwargs)`. Nothing is run; the arguments are not changed.
 
@@ -71,6 +76,9 @@ def export(
         decomposition_table: with `aten_graph`, functions by operator (`torch.ops.aten.gelu.default`) to trace in its place.
         dynamic: True: sizes and numbers among the arguments are symbols; otherwise those of the example hold, unless
             `intarsia.mark_dynamic` says so for a dimension.
+        dynamic_shapes: which sizes are symbols, as `torch.export.export` takes it: by argument, a mapping from dimensions to a
+            `torch.export.Dim`, a name, `Dim.DYNAMIC` or `Dim.AUTO`. Sizes of one name must be equal in each call.
+        strict: for the sake of programs written for torch.export; both are the same, as the program is read and not run.
 
     Returns:
         A callable that gives an `Exported`. Its graph module is called like `fn` and returns what `fn` returns, nested in the same
@@ -85,13 +93,22 @@ def export(
         raise TypeError(f"intarsia.export takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
     if decomposition_table is not None and not aten_graph:
         raise ValueError("export: a decomposition_table is applied to ATen operators: pass aten_graph=True as well")
+    if not isinstance(aten_graph, bool):
+        raise TypeError(
+            "export takes the example arguments in a call of their own: intarsia.export(fn)(*args, **kwargs)"
+        )
     target = getattr(fn, "__dict__", {}).get("_orig_mod") or getattr(fn, "_intarsia_target", fn)
     check_function(target)
 
     def call(*args: Any, **kwargs: Any) -> Exported:
         try:
-            made = capture(target, args, kwargs, dynamic=dynamic)
-            return _Export(target, made, made.parameters.bind(args, kwargs)).run(aten_graph, decomposition_table)
+            with dynamic_sizes(_bound(target, args, kwargs), dynamic_shapes or {}) as same:
+                made = capture(target, args, kwargs, dynamic=dynamic, exporting=True)
+            values = made.parameters.bind(args, kwargs)
+            exported = _Export(target, made, values).run(aten_graph, decomposition_table)
+            if any(len(places) > 1 for places in same.places.values()):
+                _check_names(exported.graph_module, same, made.parameters.signature)
+            return exported
         except ProgramRaised as raised:
             raise raised.value from None
         except ExportError as error:
@@ -104,6 +121,21 @@ def export(
             raise made_of from None
 
     return call
+
+
+def _bound(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return dict(Parameters.of(target).bind(args, kwargs))
+
+
+def _check_names(gm: nn.Module, same: SameSizes, signature: inspect.Signature) -> None:
+    """Check in each call that sizes of one name are equal."""
+
+    def check(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        same.check(bound.arguments)
+
+    gm.register_forward_pre_hook(check, with_kwargs=True)
 
 
 def _definition(target: Any) -> tuple[SourceLine, ...]:

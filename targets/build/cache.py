@@ -129,6 +129,7 @@ class Cache:
     warn: Callable[[str], None] = _warn
     _root: Path | None = None
     _private: bool = False
+    used: set[str] = field(default_factory=set)  # keys of entries that this process has read or written
     _puts: int = 0
     _warned: set[str] = field(default_factory=set)
     _opening: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -155,7 +156,9 @@ class Cache:
         """The entry under `key`, None when there is none. Damaged entries are removed, with one warning, and count as none."""
         folder = self._entry_folder(key)
         try:
-            return _read(folder, key)
+            entry = _read(folder, key)
+            self.used.add(key)
+            return entry
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -191,6 +194,7 @@ class Cache:
                 entry = self._write(key, data, record)
             except OSError as second:
                 raise NoRoom(f"compiled code cannot be kept in {self.root}: {_short(second)}") from second
+        self.used.add(key)
         self._puts += 1
         if self._puts % CLEAN_EVERY == 1 and self._cleaning_is_due():
             self.clean()
