@@ -32,16 +32,7 @@ from .output import GraphInput
 if TYPE_CHECKING:
     from ..guards.guards import GuardSet
 
-__all__ = [
-    "MARKS",
-    "ConstraintError",
-    "Dynamic",
-    "Marks",
-    "Symbols",
-    "mark_dynamic",
-    "mark_static",
-    "maybe_mark_dynamic",
-]
+__all__ = ["ConstraintError", "Dynamic", "Marks", "Symbols", "mark_dynamic", "mark_static", "maybe_mark_dynamic"]
 
 MARKS = "_intarsia_dims"  # the attribute of a tensor that holds what was said of its sizes
 _REMADE = 2  # a class of which this many are known is made in every call
