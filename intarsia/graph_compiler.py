@@ -67,7 +67,7 @@ from .targets.build.toolchain import (
     find_toolchain,
 )
 from .targets.build.versions import versions
-from .targets.errors import UnplannedResult
+from .targets.errors import Unassumed, UnplannedResult
 from .targets.host.kernels import SeveralGPUs
 from .targets.host.library import Library
 from .targets.host.pool import Results
@@ -530,16 +530,16 @@ def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> Grap
 
 
 def _or_eager(run: GraphFunction, gm: fx.GraphModule, program: Program) -> GraphFunction:
-    """Where a library call does not give what was planned, or a size is too large, the graph runs in eager from then on. Inputs are written last, so none is yet."""
+    """Where a library call or a size is not as planned, the graph runs in eager from then on; where one that values decide is not, once. Inputs are written last."""
     chosen: list[GraphFunction] = [run]
 
     def call(*args: Any) -> Sequence[Any]:
         try:
             return chosen[0](*args)
         except UnplannedResult as error:
-            chosen[0] = run_eager(gm, str(error))[0]
-            program.may_take = False
-            return chosen[0](*args)
+            eager, once = run_eager(gm, str(error))[0], isinstance(error, Unassumed)
+            chosen[0], program.may_take = (chosen[0], program.may_take) if once else (eager, False)
+        return eager(*args)
 
     return call
 

@@ -1,9 +1,16 @@
-"""Which names a size may be made of: those that a function binds, and in a kernel what it is given and its loop variables."""
+"""Which names a size may be made of: those that a function binds, and in a kernel what it is given and its loop variables.
+
+A function binds names by its arguments, at its beginning, and by library calls whose results are as large as values say (`nonzero`), behind
+them: such a call has the attributes
+
+    binds: [name, result, dimension] rows; dimension -1: what the call reads is the number itself, and gives no tensor;
+    assumes: ["le" | "eq" | "ne", expression, expression] rows, what the program behind the call relies on.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 import sympy
@@ -11,6 +18,46 @@ from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
 
 from .syntax import Op, defined_values
+
+ASSUMED = {"le": "<=", "eq": "==", "ne": "!="}
+
+
+def late_names(op: Operation) -> tuple[str, ...]:
+    """The names that a library call binds: sizes that its operands' values decide."""
+    return tuple(str(row[0]) for row in op.get("binds", ())) if isinstance(op, Op) and "binds" in op.attributes else ()
+
+
+def all_late_names(ops: Iterable[Operation]) -> frozenset[str]:
+    """The names that the library calls among these operations bind."""
+    return frozenset(name for op in ops for name in late_names(op))
+
+
+def check_late(op: Op) -> None:
+    """Check the rows of a call that binds names.
+
+    Raises:
+        VerifyException: shows the row.
+    """
+    for row in op.get("binds", ()):
+        name, result, dimension = row if len(row) == 3 else (None, None, None)
+        number = dimension == -1 and not op.results
+        if not isinstance(name, str) or not (number or _has_dimension(op, result, dimension)):
+            raise VerifyException(f"{op.name}: binds: {list(row)} is not [name, result, dimension]")
+    for row in op.get("assumes", ()):
+        if len(row) != 3 or row[0] not in ASSUMED:
+            raise VerifyException(f"{op.name}: assumes: {list(row)} is not [relation, expression, expression]")
+    if "binds" in op.attributes and not op.get("effect"):
+        raise VerifyException(f"{op.name}: what binds a name has an effect")
+
+
+def _has_dimension(op: Op, result: Any, dimension: Any) -> bool:
+    found = isinstance(result, int) and isinstance(dimension, int) and 0 <= result < len(op.results)
+    return found and 0 <= dimension < len(getattr(op.results[result].type, "shape", ()))
+
+
+def mentioned(op: Operation) -> set[str]:
+    """The names in the types and attributes of one operation."""
+    return {str(s) for _, found in _expressions(op) for s in found.free_symbols}
 
 
 def check_bound(op: Operation, names: Set[str], where: str) -> None:

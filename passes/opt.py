@@ -22,6 +22,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 from xdsl.utils.lexer import Input, Span
 from xdsl.xdsl_opt_main import xDSLOptMain
 
+from ..ir.binding import all_late_names
 from ..ir.dialects import loop, prim
 from ..ir.text import make_context, print_module
 from .analysis.machine import CPUS, Machine
@@ -269,7 +270,7 @@ def verify_located(module: ModuleOp, parser: PositionParser) -> None:
             while func is not None and not isinstance(func, prim.Func | loop.Kernel):
                 func = func.parent_op()
             if isinstance(func, prim.Func):
-                func.check_names(op)
+                func.check_names(op, all_late_names(func.block_body.ops))
             op.verify(verify_nested_ops=False)
         except VerifyException as error:
             start = parser.positions.get(op, 0)

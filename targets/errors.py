@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["MISALIGNED", "TOO_LARGE", "UNALIGNED_WRITE", "Misaligned", "NoContext", "UnplannedResult"]
+__all__ = ["MISALIGNED", "TOO_LARGE", "UNALIGNED_WRITE", "Misaligned", "NoContext", "Unassumed", "UnplannedResult"]
 
 MISALIGNED, TOO_LARGE, UNALIGNED_WRITE = -1, -2, -3  # what a launch gives instead of the driver's error number
 
 
 class UnplannedResult(RuntimeError):
     """A library call gave another dtype or size than its fake twin promised; the graph has to run in eager."""
+
+
+class Unassumed(UnplannedResult):
+    """A size that values decide is not what the program relies on; this call has to run in eager, where it may well be an error."""
 
 
 class Misaligned(RuntimeError):

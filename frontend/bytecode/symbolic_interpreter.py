@@ -89,7 +89,7 @@ class SymbolicInterpreter:
         self.symbolic = ExitStack()
         self.fake_mode = new_fake_mode(None)
         self.out = OutputGraph(self.fake_mode, self.trace)
-        self.out.number_in = self.dynamic.any_item
+        self.out.number_in, self.out.read.allow = self.dynamic.any_item, self.dynamic.may_be_late
         self.guards = GuardSet(where=self.here)
         self.definitions = Definitions()
         self.user = UserState(self)

@@ -35,6 +35,7 @@ from ..guards.source import Source
 from ..state import Interpreter
 from ..torch_private.dtensor import is_fact, is_shared
 from ..torch_private.functions import as_class
+from ..torch_private.symbols import is_unknown, python_text
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
@@ -268,10 +269,16 @@ class Residual:
         if late is not None:
             self.vm.dynamic.check_type(value)
             return self._fresh(value, f"{self._tensor(late)}.item()")
-        if self.sizes is None:
+        shown = {s: self._shown(s) for s in sorted(expr.free_symbols, key=str) if is_unknown(s)}
+        if self.sizes is None and len(shown) < len(expr.free_symbols):
             raise Unsupported("a symbolic number is returned")
         self.emit.namespace.setdefault("torch", torch)  # conversions between kinds of numbers are torch's
-        return f"({self.sizes.symbol_text(expr)})"
+        return f"({python_text(expr, shown) if self.sizes is None else self.sizes.symbol_text(expr, shown)})"
+
+    def _shown(self, symbol: Any) -> str:
+        """What a symbol is, as a result of the graph shows it."""
+        tensor, place = self.vm.out.read.shown(symbol)
+        return f"out{self._place(tensor)}{place}"
 
     def _fresh(self, value: Any, text: str) -> str:
         name = f"r{self._count}"

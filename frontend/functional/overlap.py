@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import GraphBreak
 from ..torch_private.dispatch import storage_key
 from ..torch_private.functions import OpOverload
-from ..torch_private.symbols import hint_of
+from ..torch_private.symbols import hint_of, same_size
 from ..values.kinds import tensors_in
 from .rules import functional_variant, is_written
 
@@ -68,10 +68,13 @@ def _in_step(func: OpOverload) -> bool:
 
 
 def _is_in_order(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """Whether all sizes are numbers, and the elements follow each other without gaps: the common case, known at once."""
+    """Whether all sizes are numbers, or as values say, and the elements follow each other without gaps: the common case, known at once."""
     step = 1
     for n, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if type(n) is not int or type(stride) is not int or n != 1 and stride != step:
+        if type(n) is int and type(stride) is int:
+            if n != 1 and stride != step:
+                return False
+        elif hint_of(n) is not None or not same_size(stride, step):
             return False
         step *= n
     return True

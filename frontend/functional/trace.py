@@ -78,7 +78,8 @@ def functionalize(
     new guards are left in their ShapeEnv.  Every node has ``meta["val"]``, every node that came from a torch-level node
     has its ``stack_trace``.  Raises ``Unsupported`` for what cannot be expressed, such as a resized input.
     """
-    fake_mode = fake_mode_of(example_inputs) or new_fake_mode(None)
+    made = (node.meta.get("example_value") for node in gm.graph.nodes)
+    fake_mode = fake_mode_of(example_inputs) or fake_mode_of(made) or new_fake_mode(None)
     with_autograd = has_gradients(gm.graph)
     tracer = (TracerWithAutograd if with_autograd else Tracer)(gm, fake_mode, dict(decompositions or {}))
     with ExitStack() as stack:

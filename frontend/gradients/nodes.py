@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from torch.utils.hooks import RemovableHandle
 
 from ..torch_private.dispatch import storage_key
+from ..torch_private.graphs import write_code
 
 __all__ = [
     "NODES",
@@ -252,8 +253,9 @@ def in_eager(gm: fx.GraphModule) -> Callable[..., Sequence[Any]]:
     mode = torch.is_grad_enabled() if has_gradients(gm.graph) else None
 
     def run(*args: Any) -> Sequence[Any]:
+        write_code(gm)
         with nullcontext() if mode is None else torch.set_grad_enabled(mode):
-            result = gm(*args)
+            result = gm.forward(*args)  # not the call: that prints errors of the graph, which are the program's own
         return result if isinstance(result, tuple | list) else (result,)
 
     return run

@@ -322,9 +322,10 @@ class Dynamic:
 
     def late_item(self, tensor: Tensor) -> Any:
         """`tensor.item()` as a number that only the running program knows; None where the graph has to end."""
-        return self._late.read(tensor) if self._may_be_late() and self._late is not None else None
+        return self._late.read(tensor) if self.may_be_late() and self._late is not None else None
 
-    def _may_be_late(self) -> bool:
+    def may_be_late(self) -> bool:
+        """Whether numbers and sizes may be symbols that only the running program knows."""
         if not self.marks.floats or self.vm.inference or self.vm.out.inside:
             return False
         self.vm.need_symbols()
@@ -341,7 +342,7 @@ class Dynamic:
             return None
         first, second = values
         if any(isinstance(v, Tensor) and is_number(v, self.vm.out) for v in values):
-            return self._late.chosen(self.vm, first, second, larger) if self._may_be_late() and self._late else None
+            return self._late.chosen(self.vm, first, second, larger) if self.may_be_late() and self._late else None
         known = any(self.late(v) is not None for v in values)
         return self._late.extreme(first, second, larger) if known and self._late else None
 

@@ -13,6 +13,7 @@ from ..errors import GraphBreak
 from ..torch_private.dispatch import is_in_format
 from ..torch_private.fake import FakeTensorMode, fake_from_meta, is_fake, on_meta
 from .fake_strides import SPECTRA, eager_strides, is_contiguous
+from .read_rules import rely_on_sizes
 
 __all__ = ["dispatch"]
 
@@ -26,6 +27,8 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     refuse = _REFUSES.get(func)
     if refuse is not None:
         refuse(*args, **(kwargs or {}))
+    if mode.shape_env is not None:
+        rely_on_sizes(func, args)
     if func in _SHUFFLES and any(type(n) is int and n == 0 for n in args[0].shape) and args[0].device.type == "cpu":
         if func is torch.ops.aten.pixel_unshuffle.default:
             FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})  # for its checks

@@ -24,6 +24,7 @@ from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .aside import Aside, module_of
 from .aside import storage_of as _storage
 from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_inputs, with_tensors
+from .read_sizes import ReadSizes
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
 from .writes import count_writes, in_place_view
@@ -100,6 +101,7 @@ class OutputGraph:
         self._sym_nodes: dict[sympy.Expr, Any] = {}
         self._names: set[str] = set()
         self.numbers: Numbers | None = None
+        self.read = ReadSizes()  # of results that are as large as values say
         self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
         self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
         self.modes = 0  # how often the program has set the grad mode, or asked for it
@@ -257,7 +259,7 @@ class OutputGraph:
             return float(expr)
         if isinstance(expr, sympy.Symbol):
             if expr not in self.symbols:
-                raise GraphBreak("a size that depends on a tensor's values")
+                return self.read.node_of(expr, self._emit)
             info, method, dim = self.symbols[expr]
             base = self._placeholder(info)
             if not method:
@@ -323,7 +325,7 @@ class OutputGraph:
         check_shared(name, given, args, kwargs)
         versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
         try:
-            result = function(*run_args, **kwargs)
+            result = self.read.run(function, run_args, kwargs)
         except self._break as error:
             what = "the size of the result" if type(error).__name__ == "DynamicOutputShapeException" else "the result"
             raise GraphBreak(f"{what} of {_called(target)} depends on a tensor's values") from None
@@ -418,6 +420,8 @@ class OutputGraph:
         if isinstance(example, Tensor) and rebind:
             self._node_of[id(example)] = node
             self._alive.append(example)
+            if self.shape_env is not None:
+                self.read.bind_sizes(example, node)
         return node
 
     def mark(self, target: Any, args: tuple[Any, ...]) -> fx.Node:

@@ -458,9 +458,9 @@ class SizeCheck:
         make = self._shape_env.create_symfloatnode if isinstance(hint, float) else self._shape_env.create_symintnode
         return make(symbol, hint=hint)
 
-    def symbol_text(self, expr: Any) -> str:
-        """An expression over the bound names."""
-        return self._text(expr)
+    def symbol_text(self, expr: Any, more: Mapping[Any, str] | None = None) -> str:
+        """An expression over the bound names, and over those that `more` has for other symbols."""
+        return python_text(expr, {**self._names, **more}) if more else self._text(expr)
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first relation that does not hold."""

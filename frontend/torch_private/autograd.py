@@ -307,9 +307,11 @@ def _as_captured(gm: torch.fx.GraphModule, forward: torch.fx.GraphModule, metada
         if known.op == "placeholder" or info.output_type.name not in ("non_alias", "unsafe_view_alias"):
             continue
         a, b = known.meta.get("example_value"), traced.meta.get("val")
-        if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.shape != b.shape or a.stride() == b.stride():
+        if not isinstance(a, Tensor) or not isinstance(b, Tensor):
             continue
-        if any(isinstance(n, torch.SymInt) for n in (*a.shape, *a.stride(), *b.stride())):
+        if any(isinstance(n, torch.SymInt) for n in (*a.shape, *a.stride(), *b.shape, *b.stride())):
+            continue
+        if a.shape != b.shape or a.stride() == b.stride():
             continue
         results[place] = _restrided(forward.graph, output, traced, a)
         changed.add(place - len(metadata.tokens))

@@ -202,6 +202,13 @@ def data_dependent_errors() -> tuple[type[Exception], ...]:
     return (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
+def needs_dynamic_sizes() -> type[Exception]:
+    """What a fake tensor mode without symbols raises when a result is as large as values say."""
+    from torch._subclasses.fake_tensor import DynamicOutputShapeException
+
+    return DynamicOutputShapeException
+
+
 def unsupported_fake_errors() -> tuple[type[Exception], ...]:
     """What fake tensors raise when they cannot run an operator."""
     from torch._subclasses.fake_tensor import UnsupportedFakeTensorException, UnsupportedOperatorException

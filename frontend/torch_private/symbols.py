@@ -25,7 +25,7 @@ class PlacedGuards(list[Any]):
 
     def append(self, guard: Any) -> None:
         """Add one guard; one on numbers that only the running program knows breaks the graph."""
-        if any(s.name.startswith(("u", "zuf")) for s in guard.expr.free_symbols):
+        if any(map(is_unknown, guard.expr.free_symbols)):
             raise GraphBreak("control flow or a size depends on a tensor's values")
         super().append(guard)
         self.places.append(self.where())
@@ -35,8 +35,7 @@ def new_shape_env(where: Callable[[], Any] = lambda: None) -> Any:
     """A shape environment: symbols, their ranges and the guards on them, each with its place."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    # Sizes and numbers that only the running program knows break the graph, as they do where no size is symbolic.
-    made = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    made = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=True)
     made.guards = PlacedGuards(where)
     return made
 
@@ -96,6 +95,31 @@ def unknown_float(shape_env: Any) -> Any:
     made = shape_env.create_unbacked_symfloat()
     shape_env.pending_fresh_unbacked_symbols.clear()  # no operator of the fake mode gives it
     return made
+
+
+def unknown_symbol(value: Any) -> Any:
+    """The symbol that a symbolic number is, where only the running program knows it; else None."""
+    expr = value.node._expr if isinstance(value, torch.SymInt) else None
+    return expr if expr is not None and expr.is_Symbol and is_unknown(expr) else None
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two numbers are the same expression, without a guard."""
+    return bool(_expression(a) == _expression(b))
+
+
+def _expression(value: Any) -> Any:
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def no_longer_pending(value: Any) -> None:
+    """What shows the new symbols is known: torch need not look for it."""
+    value.node.shape_env.pending_fresh_unbacked_symbols.clear()
+
+
+def is_unknown(symbol: Any) -> bool:
+    """Whether only the running program knows what a symbol is."""
+    return str(symbol.name).startswith(("u", "zuf"))
 
 
 def hint_of(value: Any) -> Any:

@@ -6,6 +6,8 @@
 arguments are attributes under their schema names. Operators of other namespaces are `aten.` + namespace + `::` parts joined by
 dots: `torch.ops.mkldnn._linear_pointwise.default` is `aten.ops.mkldnn._linear_pointwise.default`.
 `returned` numbers the results among what the operator returns, where some of that is None (a gradient that nobody wants).
+`binds` names sizes of the results that the operands' values decide, for all that comes behind: [name, result, dimension] rows; dimension
+-1: the call reads a number. `assumes`: what the program relies on of these, as ["le" | "eq" | "ne", expression, expression] rows.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 from xdsl.utils.exceptions import VerifyException
 
+from ..binding import check_late
 from ..fx import random_state
 from ..fx.canonical import RESERVED, complaint
 from ..fx.functional_operators import NAMESPACE, functional_operator_named
@@ -48,6 +51,7 @@ class AtenOp(Op):
             if not isinstance(value.type, TensorType):
                 raise VerifyException(f"{self.name} takes and gives tensors, not {value.type}")
         check_canonical(self, self.name)
+        check_late(self)
 
     @property
     def target(self) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from xdsl.ir import Operation, OpTraits
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..binding import check_bound
+from ..binding import check_bound, late_names
 from ..literals import print_literal
 from ..syntax import Op
 from ..types import IndexType, TensorType
@@ -70,16 +72,20 @@ class Func(Op):
             self._check_number(row[1], "returned value", "mutations")
         for number in self.get("numbers", ()):
             self._check_number(number, "argument", "numbers")
-        for op in self.walk():
-            self.check_names(op)
+        late: set[str] = set()
+        for op in block.ops:
+            late.update(late_names(op))  # from here on
+            for inner in op.walk():
+                self.check_names(inner, late)
+        self.check_names(self, late)
 
-    def check_names(self, op: Operation) -> None:
-        """Check that an operation of this function uses bound symbols only.
+    def check_names(self, op: Operation, late: Set[str] = frozenset()) -> None:
+        """Check that an operation of this function uses bound symbols only; `late`: those that library calls in front of it bind.
 
         Raises:
             VerifyException: names the symbol.
         """
-        names = {str(row[0]) for row in self.get("symbols", ())}
+        names = {str(row[0]) for row in self.get("symbols", ())} | late
         check_bound(op, names, "argument (see `symbols` of prim.func)")
 
     def _check_symbol(self, row: tuple[object, ...]) -> None:

@@ -18,6 +18,7 @@ from xdsl.ir import Block, OpTraits, SSAValue
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from ..binding import check_late
 from ..literals import print_literal
 from ..syntax import Op
 from . import prim
@@ -132,6 +133,7 @@ class Extern(Op):
         if len(self["operands"]) != len(self.operands):
             raise VerifyException(f"{self.name} names {len(self['operands'])} operands but has {len(self.operands)}")
         check_canonical(self, self["target"], whole=False)
+        check_late(self)
         if self.get("choice", "library") != "library" or not isinstance(self.get("why", ""), str):
             raise VerifyException(f"{self.name}: 'choice' is library, and 'why' a text")
         for name, values in ATTENTION_ATTRIBUTES.items():

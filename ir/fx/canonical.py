@@ -35,6 +35,8 @@ RESERVED = (
     "seed",
     "choice",
     "why",
+    "binds",
+    "assumes",
 )  # attributes that are no arguments
 _WINDOWS = ("stride", "padding", "dilation", "output_padding")
 _DIMENSIONS = ("dim", "dims", "dim0", "dim1", "dim2", "axis", "axis0", "axis1", "dimension", "start_dim", "end_dim")

@@ -24,15 +24,14 @@ from ..dialects import prim
 from ..dialects.aten import AtenOp, aten_op, target_name
 from ..dtypes import BY_TORCH, C64, C128, F32, F64
 from ..literals import Literal, print_literal
-from ..symbols import Dim, FloorDiv, Mod, contiguous_strides, dim, power_of_two, symbol
+from ..symbols import Dim, contiguous_strides
 from ..syntax import Op, location
 from ..types import IndexType, TensorType, tensor_type
 from .canonical import NotCanonical, completed
 from .regions import REGIONS, Functions, import_region
+from .sizes import ImportFailure, Sizes
 
-
-class ImportFailure(Exception):
-    """The graph holds something that the IR cannot express; the caller runs the program in eager instead."""
+__all__ = ["FunctionalGraph", "ImportFailure", "Imported", "import_fx", "user_line"]
 
 
 class FunctionalGraph(Protocol):
@@ -71,125 +70,6 @@ def import_fx(functional: FunctionalGraph) -> Imported:
         ImportFailure: something in it has no form in the IR; the message names it and the user's line.
     """
     return _Importer(functional).run()
-
-
-# ---- sizes ------------------------------------------------------------------------------------------------------------
-
-
-def _modular(base: sympy.Expr, divisor: sympy.Expr, modulus: sympy.Expr) -> sympy.Expr:
-    return Mod(FloorDiv(base, divisor), modulus)
-
-
-def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
-    if not (exponent.is_Integer and exponent >= 0):
-        raise ImportFailure(f"the size {base}**{exponent} is not a polynomial")
-    return base**exponent
-
-
-def _ceil_div(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
-    return -FloorDiv(-base, divisor)
-
-
-def _shift_left(base: sympy.Expr, bits: sympy.Expr) -> sympy.Expr:
-    return base * _power(sympy.Integer(2), bits)
-
-
-def _shift_right(base: sympy.Expr, bits: sympy.Expr) -> sympy.Expr:
-    return FloorDiv(base, _power(sympy.Integer(2), bits))
-
-
-# By the name of torch's (or sympy's) class. All arguments of sizes are known to be >= 0, where its kinds of remainder agree.
-_SIZE_FUNCTIONS: dict[str, Callable[..., sympy.Expr]] = {
-    "Add": sympy.Add,
-    "Mul": sympy.Mul,
-    "Pow": _power,
-    "PowByNatural": _power,
-    "FloorDiv": FloorDiv,
-    "CleanDiv": FloorDiv,
-    "CeilDiv": _ceil_div,
-    "Mod": Mod,
-    "PythonMod": Mod,
-    "ModularIndexing": _modular,
-    "Max": sympy.Max,
-    "Min": sympy.Min,
-    "Identity": lambda x: x,
-    "LShift": _shift_left,
-    "RShift": _shift_right,
-}
-
-# Rounded quotients of integers, as `int(a / b)` and its like leave them.
-_ROUNDED_QUOTIENTS: dict[str, Callable[..., sympy.Expr]] = {
-    "FloorToInt": FloorDiv,
-    "TruncToInt": FloorDiv,  # sizes are never negative
-    "CeilToInt": _ceil_div,
-}
-
-
-class Sizes:
-    """Translates torch's size expressions to ours, and knows which symbols the arguments bind."""
-
-    def __init__(self) -> None:
-        self.bound: dict[str, tuple[Any, ...]] = {}  # name -> row of the function's `symbols`
-        self.hints: dict[str, int] = {}  # what the symbols were when the function was captured, to three digits of two
-        self._known: dict[Any, Dim] = {}
-
-    def bind(self, size: Any, argument: int, dimension: int) -> None:
-        """A symbol gets its value from this dimension (-1: the argument itself, -2 - d: stride d), unless it already has one."""
-        if type(size) is int or not isinstance(size, torch.SymInt):
-            return
-        expr = size.node.expr
-        if expr.is_Symbol and str(expr) not in self.bound:
-            low, high = _range(size, expr)
-            self.bound[str(expr)] = (str(expr), argument, dimension, low, high)
-            if size.node.has_hint():
-                hint = int(size.node.hint)
-                step = max(1, power_of_two(hint) // 8)
-                self.hints[str(expr)] = -(-hint // step) * step
-
-    def dim(self, size: Any) -> Dim:
-        """An int or SymInt (or torch's expression) as our `Dim`."""
-        if type(size) is int:
-            return size
-        expr = size.node.expr if isinstance(size, torch.SymInt) else size
-        found = self._known.get(expr)
-        if found is None:
-            found = self._known[expr] = dim(self._translate(sympy.sympify(expr)))
-        return found
-
-    def stride(self, size: Any) -> Dim:
-        """A stride: torch writes Max(1, s0) so that a size of 0 counts as 1; with no element to address both are right."""
-        value = self.dim(size)
-        if isinstance(value, int) or not value.has(sympy.Max):
-            return value
-        return dim(value.replace(lambda e: isinstance(e, sympy.Max) and sympy.S.One in e.args, _without_one))
-
-    def _translate(self, expr: Any) -> sympy.Expr:
-        if expr.is_Integer:
-            return sympy.Integer(int(expr))
-        if expr.is_Symbol:
-            if str(expr) not in self.bound:
-                raise ImportFailure(f"the size {expr} is not known before the program runs")
-            return symbol(str(expr))
-        kind = type(expr).__name__
-        if kind in _SIZE_FUNCTIONS:
-            return _SIZE_FUNCTIONS[kind](*map(self._translate, expr.args))
-        if kind in _ROUNDED_QUOTIENTS and type(expr.args[0]).__name__ == "IntTrueDiv":
-            return _ROUNDED_QUOTIENTS[kind](*map(self._translate, expr.args[0].args))
-        raise ImportFailure(f"size arithmetic with {kind} ({expr}) is not supported")
-
-
-def _without_one(value: sympy.Expr) -> sympy.Expr:
-    return sympy.Max(*[a for a in value.args if a != 1])
-
-
-def _range(size: Any, expr: sympy.Symbol) -> tuple[int, int | None]:
-    """The bounds that capture assumed (and guards) for a symbol."""
-    known = size.node.shape_env.var_to_range.get(expr)
-    if known is None:
-        return 0, None
-    low = int(known.lower) if known.lower.is_Integer else 0
-    high = int(known.upper) if known.upper.is_Integer else None
-    return max(0, low), None if high is None or high >= 2**62 else high
 
 
 # ---- calls ------------------------------------------------------------------------------------------------------------
@@ -342,6 +222,9 @@ class _Importer:
         target, value = node.target, node.meta.get("val")
         if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten" and target in _SIZE_READS:
             return
+        if target is torch.ops.aten._local_scalar_dense.default and isinstance(value, torch.SymInt):
+            self._operator(node, target, value)
+            return
         if _is_number(value):
             self._check_number(node)
             return
@@ -396,6 +279,7 @@ class _Importer:
             if name in given:
                 self._take(name, given[name], node, call)
         tensors = (value,) if isinstance(value, Tensor) else tuple(value) if isinstance(value, list | tuple) else ()
+        binds, assumes = self._late(tensors or (value,), node)
         kinds: dict[int, TensorType] = {}
         strides: list[Any] = []
         for position, tensor in enumerate(tensors):
@@ -409,11 +293,20 @@ class _Importer:
             attrs["operand_strides"] = tuple(call.strides)
         if len(kinds) < len(tensors):
             attrs["returned"] = tuple(kinds)
-        if plan.effect or node.name in self.effects:
+        if binds:
+            attrs |= {"binds": binds, **({"assumes": assumes} if assumes else {})}
+        if plan.effect or binds or node.name in self.effects:
             attrs["effect"] = True
         op = self._append(plan.cls.make(call.operands, tuple(kinds.values()), attrs), node)
         results = dict(zip(kinds, op.results, strict=True))
         self.values[node] = results[0] if isinstance(value, Tensor) else results
+
+    def _late(self, values: Sequence[Any], node: fx.Node) -> tuple[Any, Any]:
+        """The rows of `binds` and `assumes` for what a call gives."""
+        try:
+            return self.sizes.bind_late(values)
+        except ImportFailure as error:
+            raise self._failure(str(error), node) from None
 
     def _completed(
         self, target: torch._ops.OpOverload, call: _Arguments, results: Sequence[TensorType], node: fx.Node

@@ -16,7 +16,7 @@ from ..dialects.aten import may_share
 from ..symbols import span
 from ..types import RefType
 from .loops import find_kernel, poison, run_kernel
-from .tensors import InterpreterError, Machine, Rule, call, fits, restride, run_region
+from .tensors import InterpreterError, Machine, Rule, bind_late, call, fits, restride, run_region
 
 
 def _alloc(machine: Machine, op: Any) -> list[Tensor]:
@@ -137,8 +137,10 @@ def _buffer_extern(machine: Machine, op: Any) -> list[Tensor]:
             target.copy_(result)
         return []
     results = call(machine, op, op["target"], values)
-    if not op.results:  # it wrote to its operand
-        return []
+    if not op.results:  # it wrote to its operand, or read a number
+        return results if "binds" in op.attributes else []
+    if "binds" in op.attributes:  # the types of the results are made of what is bound
+        bind_late(machine, op, results)
     fitted = []
     for value, result, shared in zip(results, op.results, may_share(op), strict=True):
         strides = machine.strides(result.type)

@@ -12,13 +12,14 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
+from ..binding import ASSUMED
 from ..dialects import aten, kernel, prim
 from ..dtypes import DType
 from ..literals import Literal
 from ..packing import unpack
 from ..regions import RUNS, bodies, groups
 from ..scalars import REDUCES, ScalarRow, identity
-from ..symbols import Dim, contiguous_strides
+from ..symbols import Dim, contiguous_strides, symbol
 from ..syntax import Op, line_of
 from ..types import RefType, TensorType
 
@@ -121,11 +122,24 @@ def run_block(machine: Machine, ops: Sequence[Operation]) -> list[Any]:
         except Exception as error:
             error.add_note(f"in {op.name}" + (f" from {line}" if (line := line_of(op)) else ""))
             raise
+        if isinstance(op, Op) and "binds" in op.attributes:
+            results = bind_late(machine, op, results)
         for value, result in zip(op.results, results, strict=True):
             if isinstance(value.type, TensorType | RefType) and value.uses:
                 expect_type(machine, result, value.type, f"the result of {op.name}")
             machine.values[value] = result
     return []
+
+
+def bind_late(machine: Machine, op: Op, results: list[Any]) -> list[Any]:
+    """Give the names that a call binds their numbers, and check what is assumed of them; the results that are tensors."""
+    for name, which, dimension in op["binds"]:
+        machine.symbols[symbol(name)] = int(results[which] if dimension == -1 else results[which].shape[dimension])
+    for relation, *sides in op.get("assumes", ()):
+        left, right = map(machine.number, sides)
+        if not {"le": left <= right, "eq": left == right, "ne": left != right}[relation]:
+            raise InterpreterError(f"{op.get('target', op.name)}: {left} {ASSUMED[relation]} {right} does not hold")
+    return results if op.results else []
 
 
 # ---- library calls ----------------------------------------------------------------------------------------------------
@@ -146,7 +160,7 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     flat = result if isinstance(result, list | tuple) else (result,)
     if op.get("returned"):  # the others are None, or what no one asked for
         flat = [flat[position] for position in op["returned"]]
-    tensors = [t for t in flat if isinstance(t, Tensor)]
+    tensors = [t for t in flat if isinstance(t, Tensor) or not op.results]
     if op.regions:
         tensors = run_region(machine, op, [tensors[0], *(values[k] for k in kernel.read_by_region(op))])
     return tensors

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from xdsl.ir import Block, Operation, SSAValue
 
+from ...ir.binding import late_names, mentioned
 from ...ir.dialects import kernel, prim
 from ...ir.symbols import Dim, contiguous_strides
 from ...ir.syntax import Op
@@ -118,6 +119,7 @@ class Graph:
         self.node_of: dict[SSAValue, Node] = {}
         self.returned = cast(prim.Return, block.last_op)
         operations = [cast(Op, op) for op in block.ops]
+        self._late: dict[str, Node] = {}  # the library calls that bind sizes, by name
         self.materialised = self._find_materialised(operations)
         for op in operations:
             if op is not self.returned and (not is_free(op) or op in self.materialised):
@@ -170,6 +172,8 @@ class Graph:
         self.nodes.append(node)
         for result in op.results:
             self.node_of[result] = node
+        self._wait_for_sizes(node, op)
+        self._late.update(dict.fromkeys(late_names(op), node))
         if node.kind == EXTERN:
             node.accesses = [self._plain_access(node, v) for v in op.operands]
             for access in node.accesses:
@@ -208,6 +212,7 @@ class Graph:
 
     def _wait(self, node: Node, view: Operation) -> None:
         """What a view on a node's way has to wait for, the node has to."""
+        self._wait_for_sizes(node, view)
         if not isinstance(view, prim.After):
             return
         for value in view.operands[1:]:
@@ -215,6 +220,12 @@ class Graph:
                 value = value.owner.operands[0]
             if value in self.node_of:
                 node.waits.append(self.node_of[value])
+
+    def _wait_for_sizes(self, node: Node, op: Operation) -> None:
+        """An operation over sizes that a library call binds comes behind that call, read or not."""
+        if self._late:
+            binders = (self._late[name] for name in sorted(mentioned(op) & self._late.keys()))
+            node.waits += [binder for binder in binders if binder is not node and binder not in node.waits]
 
     def _access(self, node: Node, index: int, operand: SSAValue) -> Access | None:
         """The access of operand `index`, its axes joined with those of the node; None for a constant."""
@@ -225,10 +236,10 @@ class Graph:
             owner = value.owner
             if isinstance(owner, Block):
                 break
+            self._wait(node, owner)
             if not owner.operands:
                 return None
             views.append(cast(Op, owner))
-            self._wait(node, owner)
             value = owner.operands[0]
             producer = self.node_of.get(value)
         base_dims = self.axes.dims(cast(TensorType, value.type).shape)

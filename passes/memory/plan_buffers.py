@@ -9,8 +9,9 @@ from typing import ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
+from ...ir.binding import all_late_names
 from ...ir.dialects import buffer, kernel, loop, prim
-from ...ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal
+from ...ir.symbols import Dim, FloorDiv, contiguous_strides, dim, free_symbols, known_equal
 from ...ir.types import RefType, TensorType, ref_type
 from ..analysis.aliases import Aliases
 from ..analysis.alignment import note_unaligned
@@ -80,6 +81,7 @@ class _Planner:
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
     aliases: Aliases = field(default_factory=Aliases)
     allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
+    late: frozenset[str] = frozenset()  # names of sizes that library calls bind: the arena is made before
     writing: Operation | None = None  # the first kernel that writes to an argument
     arena_bytes: Dim = 0
     writes: Writes = field(default_factory=lambda: Writes({}, frozenset()))
@@ -91,6 +93,7 @@ class _Planner:
     def plan(self) -> None:
         """Fill in `outputs` and `places`."""
         steps = list(self.func.block_body.ops)
+        self.late = all_late_names(steps)
         for op in steps:
             self.aliases.add(op)
             for result in op.results:
@@ -105,7 +108,8 @@ class _Planner:
                 for result in op.results:
                     if result in self.writes.target or self.root(result) is not result:
                         continue
-                    if result not in self.outputs and self._is_asynchronous(result):
+                    own = self._is_asynchronous(result) or not self._names(result).isdisjoint(self.late)
+                    if result not in self.outputs and own:
                         self.on_device.add(result)
                     elif result not in self.outputs:
                         last = self.last_use.get(result, number)
@@ -125,6 +129,11 @@ class _Planner:
     def _is_asynchronous(self, value: SSAValue) -> bool:
         """Whether a value lies in memory of a GPU."""
         return self.ctx.machine.at(prim.tensor(value).device).is_asynchronous
+
+    @staticmethod
+    def _names(value: SSAValue) -> set[str]:
+        """The names in a value's sizes, strides included: they are products of sizes."""
+        return set(map(str, free_symbols(value.type.shape)))  # type: ignore[attr-defined]
 
     def _take_over(self, number: int, op: loop.Launch) -> None:
         """On a GPU: let the only result of a pointwise kernel have the memory of an operand that is used here for the last time.
@@ -301,7 +310,8 @@ class _Planner:
         """Take the memory of later results in front of the first write to an argument: nothing that comes after it may fail."""
         steps = list(self.block.ops)
         for op in steps[steps.index(writing) :]:
-            if isinstance(op, buffer.Alloc) and op["pool"] != "arena":
+            known = self.late.isdisjoint(self._names(op.results[0])) if isinstance(op, buffer.Alloc) else False
+            if isinstance(op, buffer.Alloc) and op["pool"] != "arena" and known:
                 op.detach()
                 self.block.insert_op_before(op, writing)
 

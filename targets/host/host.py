@@ -25,6 +25,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, SSAValue
 
+from ...ir.binding import ASSUMED, all_late_names, late_names
 from ...ir.dialects import buffer, loop, prim
 from ...ir.dialects.aten import begins_talk, overload
 from ...ir.dtypes import U8, DType
@@ -199,6 +200,7 @@ class _Writer:
     def _check_first(self) -> None:
         """What a launch could refuse is asked for before anything is written to an argument: the call may yet run in another way."""
         launches = [op for op in self.func.block_body.ops if isinstance(op, buffer.Launch)]
+        late = all_late_names(self.func.block_body.ops)
         kernels = {
             op["kernel"]: self.kernels[op["kernel"]] for op in launches if runs_on_gpu(self.kernels[op["kernel"]])
         }
@@ -214,6 +216,8 @@ class _Writer:
             self._refuse(f"({' | '.join(read)}) & {ALIGNMENT - 1}", MISALIGNED, kind="alignment")
         for name, kernel in kernels.items():
             for number in dict.fromkeys(self.callees[kernel].counted):
+                if not late.isdisjoint(map(str, free_symbols([number]))):  # the launch itself says it
+                    continue
                 self._refuse(f"{python_index(number)} > {2**31 - 1}", TOO_LARGE, name)
 
     def _refuse(self, condition: str, code: int, kernel: str = "", kind: Kind = "step") -> None:
@@ -225,6 +229,10 @@ class _Writer:
             return "a value decides what runs"
         steps = sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in self.func.block_body.ops)
         seeds = sum(bool(op.get("seed")) for op in self.func.block_body.ops if isinstance(op, buffer.Extern))
+        read = next((op for op in self.func.block_body.ops if late_names(op)), None)
+        if read is not None:
+            where = f" ({line_of(read)})" if isinstance(read, Op) and line_of(read) else ""
+            return f"{read['target']} gives a size that the host reads{where}"  # type: ignore[index]
         return refusal(steps, list(self.operators.values()), on_cpu(self.func), seeds)
 
     def _arena(self) -> int | None:
@@ -454,9 +462,11 @@ class _Writer:
             for operand in shared_operands(op, result)[:1]:
                 self._is_view(name, values[list(op.operands).index(operand)])
         unpacked = f"{', '.join(map(use, taken))}{',' if (called or returns > 1) and len(taken) == 1 else ''}"
-        self.add(f"{unpacked} = {call}" if names else call, *names)
+        if names or "binds" not in op.attributes:
+            self.add(f"{unpacked} = {call}" if names else call, *names)
         if "_" in taken:
             self.add(f"{use('_')} = None")
+        self._bind_late(op, call, names)
         for name, result in zip(names, op.results, strict=True):
             ref = result.type
             assert isinstance(ref, RefType)
@@ -468,6 +478,17 @@ class _Writer:
             if self._late() and is_read_on_gpu(result, self.kernels):  # a launch that refuses it could not begin again
                 unaligned = f"{address_of(name)} & {ALIGNMENT - 1}"
                 self.add(f"if {unaligned}: {use(name)} = {use('moved')}({use(name)})", name)
+
+    def _bind_late(self, op: Op, call: str, tensors: Sequence[str]) -> None:
+        """The names that the call binds, and what the program relies on of these."""
+        for name, which, dimension in op.get("binds", ()):
+            read = f"int({call})" if dimension == -1 else f"{use(tensors[which])}.shape[{dimension}]"
+            self.add(f"{use(name)} = {read}", name, kind="size")
+        rows = [f"{python_index(a)} {ASSUMED[relation]} {python_index(b)}" for relation, a, b in op.get("assumes", ())]
+        if rows:
+            late = bool(self._late())
+            holds = " and ".join(dict.fromkeys(rows))
+            self.add(f"if not ({holds}): {use('not_assumed')}({late}, {line_of(op)!r})", kind="size")
 
     def _check_result(self, value: str, name: str, ref: RefType, target: str) -> None:
         """What a library gives has to be what was planned."""

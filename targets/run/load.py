@@ -23,7 +23,7 @@ from .arenas import alone, with_memory
 from .gpu import aligned as address_of_aligned
 from .gpu import finished, moved, not_launched, on_gpu
 from .graphs import Recorded
-from .names import empty, failed, fit, over
+from .names import empty, failed, fit, not_assumed, over
 from .profiling import note
 from .recordable import of_a_library
 from .seeds import draw_seed
@@ -47,6 +47,7 @@ def namespace(
         "aligned": address_of_aligned,
         "moved": moved,
         "fit": fit,
+        "not_assumed": not_assumed,
         "failed": failed,
         "draw_seed": draw_seed,
         "results": results,

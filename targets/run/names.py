@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..errors import UnplannedResult
+from ..errors import Unassumed, UnplannedResult
 from ..host.pool import want_huge_pages
 from ..torch_private import empty_strided_cpu
 
@@ -46,6 +46,17 @@ def fit(
         return value.as_strided(value.shape, strides)
     fixed = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return fixed.copy_(value)
+
+
+def not_assumed(late: bool, line: str) -> None:
+    """A size that values decide is another than the program relies on.
+
+    Raises:
+        Unassumed: eager is to say what that means.
+        RuntimeError: arguments may have been written to (`late`), so that eager cannot begin again.
+    """
+    text = f"{line + ': ' if line else ''}a size that a tensor's values decide is not what the program relies on"
+    raise RuntimeError(f"{text}; an argument may have been written to") if late else Unassumed(text)
 
 
 def failed(code: int, *lines: str) -> None:
