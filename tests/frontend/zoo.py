@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+import zoo_transformers
 
 Built = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
 ZOO: dict[str, Callable[[], Built]] = {}
@@ -63,7 +65,6 @@ def _hugging_face(
     name: str, model: str, config: dict[str, Any], args: Any = None, kwargs: Any = None, config_class: str | None = None
 ) -> None:
     def build() -> Built:
-        declare_vision_operators()
         import transformers
 
         stem = config_class or next(
@@ -270,7 +271,6 @@ TORCHVISION = (
 
 def _image_model(package: str, name: str) -> Callable[[], Built]:
     def build() -> Built:
-        declare_vision_operators()
         if package == "timm":
             import timm
 
@@ -287,18 +287,4 @@ def _image_model(package: str, name: str) -> Callable[[], Built]:
 
 ZOO |= {f"timm-{name}": _image_model("timm", name) for name in TIMM}
 ZOO |= {f"torchvision-{name}": _image_model("torchvision", name) for name in TORCHVISION}
-_LIBRARIES: list[Any] = []
-
-
-def declare_vision_operators() -> None:
-    """Declare the operators that torchvision's C++ extension would register, where it cannot be loaded."""
-    if _LIBRARIES or torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):
-        return
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    for name in ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d"):
-        library.define(f"{name}(Tensor x) -> Tensor")
-        library.define(f"_{name}_backward(Tensor x) -> Tensor")
-    library.define("_interpolate_bilinear2d_aa(Tensor x) -> Tensor")
-    _LIBRARIES.append(library)
+ZOO |= {name: partial(zoo_transformers.build, name) for name in zoo_transformers.MODELS}
