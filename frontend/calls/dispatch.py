@@ -28,6 +28,7 @@ from ..subclasses import tensors as subclasses
 from ..torch_private.dynamo import script_source, substituted, unmarked
 from ..torch_private.functions import MODULE_CALL, MODULE_CALL_WITH_HOOKS, OpOverload, OpOverloadPacket
 from ..torch_private.guards import global_module_hooks
+from ..transforms import rules as transforms
 from ..values import object as objects
 from ..values import sets
 from ..values.constant import is_constant
@@ -37,7 +38,7 @@ from ..values.kinds import isinstance
 from ..values.sets import check_history
 from ..values.tensor import TensorMethod, is_method_descriptor
 from . import builtins as rules
-from . import contexts, library, marks, natives, optimizers, tables, torch_rules, transforms
+from . import contexts, library, marks, natives, optimizers, tables, torch_rules
 from .contexts import is_torch_context
 from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, row_of, rule_of
 from .torch_calls import call_operator, check_torch_state, is_operator, is_torch_builtin, torch_answer, torch_call
@@ -154,8 +155,14 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     module = function.__module__ or ""
     if vm.is_created(function):
         return Then(function, args, kwargs, body=True)
-    target = function.__dict__.get("_intarsia_target")
-    if target is not None:
+    if function.__globals__.get("__name__", "").startswith("torch._functorch"):
+        made = transforms.made_before(vm, function)
+        if made is not None:
+            return Then(made, args, kwargs)
+    target = function.__dict__.get(
+        "_intarsia_target"
+    )  # also where functools.wraps has put it on a function around that
+    if target is not None and function.__dict__["_intarsia_runtime"].is_made(function):
         bound = function.__code__.co_varnames[:1] == ("__self",)
         return Then(target, args[1:] if bound else args, kwargs)
     if rules.is_leaf_module(module):

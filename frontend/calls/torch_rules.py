@@ -49,6 +49,8 @@ def check_uncompiled(function: types.FunctionType) -> None:
     # triton.cdiv and the like only compute; torch.compiler.nested_compile_region only marks.
     if function.__qualname__.startswith("ConstexprFunction.") or function.__code__.co_qualname.startswith(_MARKING):
         return
+    if module == "torch._functorch.functional_call":  # plain Python
+        return
     for prefix, reason in _RUN_AS_THEY_ARE.items():
         if module == prefix or module.startswith(prefix + "."):
             raise GraphBreak(f"{reason} ({function.__name__})")

@@ -24,7 +24,6 @@ from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.resume import free_names, generator_code
 from ..calls.contexts import Scope
 from ..calls.library import methodcaller_parts
-from ..calls.transforms import Transformed
 from ..calls.visibility import is_opaque_type
 from ..distributed.tensors import handed_out
 from ..errors import Unsupported
@@ -36,6 +35,7 @@ from ..state import Interpreter
 from ..torch_private.dtensor import is_fact, is_shared
 from ..torch_private.functions import as_class
 from ..torch_private.symbols import is_unknown, python_text
+from ..transforms.rules import Linear, Pullback, Transformed
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
@@ -592,9 +592,7 @@ _BUILDERS: dict[type, Any] = {
     operator.itemgetter: lambda r, v: r.emit.constant(v, "itemgetter"),
     operator.attrgetter: lambda r, v: r.emit.constant(v, "attrgetter"),
     operator.methodcaller: Residual._method_caller,
-    Transformed: lambda r, v: r._fresh(
-        v, f"{r.emit.constant(v.transform, 'transform')}({r.value(v.function)}, **{r.value(v.options)})"
-    ),
+    **dict.fromkeys((Linear, Pullback, Transformed), lambda r, v: r._fresh(v, v.text(r))),
     weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
     TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
 }

@@ -83,7 +83,8 @@ class OutputGraph:
     """
 
     overridden: Callable[..., Any]  # runs a call whose meaning an object among its arguments gives
-    inside = differentiated = False  # whether a transform of torch.func runs it, and one that takes gradients
+    inside = differentiated = batched = False  # whether transforms of torch.func run it, those of gradients, of batches
+    transforms = False  # whether it calls transforms
 
     def __init__(self, fake_mode: FakeTensorMode, trace: Callable[[], str]) -> None:
         self.fake_mode = fake_mode
@@ -112,6 +113,7 @@ class OutputGraph:
         self.size = 0  # nodes recorded so far, placeholders not counted
         # Storages that calls wrote to: `.data` and its views count versions of their own.
         self._written: set[int] = set()
+        self.ended: list[OutputGraph] = []  # those of functions inside transforms that have returned
         self._break = data_dependent_errors()
         self._refused = unsupported_fake_errors()
 
@@ -191,6 +193,8 @@ class OutputGraph:
             return self._placeholder(info)
         if not is_fake(fake):
             raise Unsupported("a tensor that capture has not seen being made (global, or a constant inside a library)")
+        if any(id(fake) in graph._node_of for graph in self.ended):
+            raise GraphBreak("a tensor that was made inside a transform of torch.func is used outside of it")
         raise InternalError("a tensor that no node of the graph made")
 
     def is_known(self, fake: Any) -> bool:

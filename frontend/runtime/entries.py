@@ -203,6 +203,10 @@ class Runtime:
         function._intarsia_target = self.target  # type: ignore[attr-defined]
         return self._bound(function)
 
+    def is_made(self, function: Any) -> bool:
+        """Whether this is the compiled function itself, and no function around it that has its attributes."""
+        return self._function is not None and self._function() is function
+
     def _bound(self, function: types.FunctionType) -> Callable[..., Any]:
         owner = owner_of(self.target)
         return function if owner is None else types.MethodType(function, owner)

@@ -1,16 +1,16 @@
-"""Gradients that arrive in batches: `torch.autograd.grad(is_grads_batched=True)` and vmap run backward once on wrapped tensors."""
+"""Transforms of torch.func, and gradients that arrive in batches: `torch.autograd.grad(is_grads_batched=True)` and vmap run backward once on wrapped tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-__all__ = ["is_batched", "one_by_one"]
+__all__ = ["is_batched", "one_by_one", "outside_transforms", "seen_from_inside"]
 
 _FUNCTORCH = torch._C._functorch
 
@@ -37,6 +37,18 @@ def one_by_one(function: Callable[[list[Any]], Sequence[Any]], given: Sequence[A
         add(torch.stack(list(results)), level) if isinstance(results[0], Tensor) else results[0]
         for results in zip(*found, strict=True)
     )
+
+
+def outside_transforms() -> AbstractContextManager[Any]:
+    """Inside, no transform of torch.func is active."""
+    return temporarily_clear_interpreter_stack()
+
+
+def seen_from_inside(tensor: Tensor) -> Tensor:
+    """A tensor with the sizes, strides, dtype and device that this one, which a transform may wrap, has for the function inside."""
+    with torch.no_grad():
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.requires_grad_(tensor.requires_grad)
 
 
 Calls = tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor, int], Tensor], int]

@@ -97,7 +97,9 @@ def export(
         raise TypeError(
             "export takes the example arguments in a call of their own: intarsia.export(fn)(*args, **kwargs)"
         )
-    target = getattr(fn, "__dict__", {}).get("_orig_mod") or getattr(fn, "_intarsia_target", fn)
+    runtime = getattr(fn, "_intarsia_runtime", None)  # functools.wraps puts it on functions around, too
+    compiled = runtime is not None and runtime.is_made(getattr(fn, "__func__", fn))
+    target = getattr(fn, "__dict__", {}).get("_orig_mod") or (fn._intarsia_target if compiled else fn)
     check_function(target)
 
     def call(*args: Any, **kwargs: Any) -> Exported:

@@ -1,0 +1,221 @@
+"""A function inside a transform of torch.func, and what torch does with it below.
+
+Torch runs the transform on fake tensors. Each time that it calls the function, this is interpreted on what torch gives it, seen
+from inside (of a batch one tensor, of a dual number the primal), into a graph of its own, and torch gets what that graph gives. Each
+operator that comes out below the transform is recorded in the graph around the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from ..errors import GraphBreak
+from ..graph.call_numbers import Numbers, has_float
+from ..graph.output import GraphInput, OutputGraph
+from ..state import Interpreter
+from ..torch_private.batches import outside_transforms, seen_from_inside
+from ..torch_private.dispatch import CaptureMode
+from ..torch_private.functions import SET_GRAD_MODE
+from ..torch_private.graphs import write_code
+from ..values.kinds import isinstance
+
+__all__ = ["Below", "Inside", "is_tracked"]
+
+
+class InnerGraph(OutputGraph):
+    """The graph of the transformed function; tensors from around it become its inputs."""
+
+    inside = True
+
+    def __init__(self, outer: OutputGraph, differentiated: bool) -> None:
+        self.outer, self.differentiated = outer, differentiated
+        super().__init__(outer.fake_mode, outer._trace)
+        self.items_of, self.number_in = outer.items_of, outer.number_in
+        self.captured: list[tuple[Tensor, int]] = []  # with their versions when they were first used
+        self.inputs = outer.inputs
+
+    @property
+    def numbers(self) -> Numbers | None:
+        """Those of the whole capture."""
+        return self.outer.numbers
+
+    @numbers.setter
+    def numbers(self, numbers: Numbers | None) -> None:
+        if numbers is not None:
+            self.outer.numbers = numbers
+
+    def add_input(self, info: GraphInput) -> None:
+        """Inputs are those of the whole capture."""
+        self.outer.add_input(info)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The tensor of a number is made around."""
+        if target is torch.scalar_tensor and has_float(args):
+            return self.outer.call_function(target, args, kwargs)
+        return super().call_function(target, args, kwargs)
+
+    def is_known(self, fake: Any) -> bool:
+        """Also what the graph around knows."""
+        return id(fake) in self._node_of or self.outer.is_known(fake)
+
+    def node(self, fake: Tensor) -> fx.Node:
+        """A tensor from around is captured when it is first used."""
+        if id(fake) not in self._node_of and self.outer.is_known(fake):
+            self.captured.append((fake, fake._version))
+            self.argument(fake)
+        return super().node(fake)
+
+    def argument(self, fake: Tensor) -> None:
+        """Make the tensor the next input."""
+        self._node_of[id(fake)] = self._new_placeholder(f"arg_{len(self._node_of)}")
+        self._alive.append(fake)
+
+    def sym_node(self, value: Any) -> Any:
+        """Sizes are constants here."""
+        raise GraphBreak("a size that changes between calls is used inside a transform of torch.func")
+
+
+# What torch's C++ asks fake tensors on its way: guards know it, or (the memory behind a tangent) it decides about a copy alone.
+_ASKED = frozenset(
+    (
+        torch.ops.prim.device.default,  # from 2.14 on
+        torch.ops.aten.is_same_size.default,
+        torch.ops.aten._has_same_storage_numel.default,
+    )
+)
+
+
+class Below(CaptureMode):
+    """Records each operator that runs below the transform, and whether gradients are on for it around the transform."""
+
+    def __init__(self, out: OutputGraph) -> None:
+        super().__init__()
+        self.out = out
+        self.paused = False  # while the function is interpreted
+        self.zeros = False  # whether derivatives met that are known to be zero
+        self.before = self.grad_mode = torch.is_grad_enabled()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._note_mode(self.before)
+
+    def _note_mode(self, enabled: bool) -> None:
+        if enabled is not self.grad_mode:
+            self.out.mark(SET_GRAD_MODE, (enabled,))
+            self.grad_mode = enabled
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        if func in _ASKED:
+            return func(*args)
+        if _is_on_meta(args) or _is_on_meta(kwargs):
+            return self._shape_of_zeros(func, args, kwargs)
+        if func is torch.ops.aten._to_copy.default and not isinstance(args[0], Tensor):  # a number that became a tensor
+            func, kwargs = torch.ops.aten.scalar_tensor.default, {"dtype": kwargs["dtype"]}
+        self._note_mode(torch.is_grad_enabled())
+        lifted = self.out.lift(args), self.out.lift(kwargs)
+        result = func(*args, **kwargs)
+        if torch.Tag.inplace_view in func.tags:  # squeeze_ and its like: another view under the same name
+            packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").removesuffix("_"))
+            return self.out.rename(getattr(packet, func._overloadname), lifted, result)
+        # Below autograd no version tells of a write: the schema does.
+        return self.out.record(func, lifted, result, func._schema.is_mutable)
+
+    def _shape_of_zeros(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Derivatives that are known to be zero: torch runs their operators on the meta device, to see the result's shape."""
+        self.zeros = True
+        if "device" not in kwargs or not isinstance(args[0], Tensor):
+            return func(*args, **kwargs)
+        with outside_transforms(), torch.no_grad():
+            return torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device="meta")
+
+
+def _is_on_meta(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type == "meta"
+    if isinstance(value, list | tuple | dict):
+        return any(map(_is_on_meta, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, Tensor) and value.device.type == "meta"
+
+
+class Inside:
+    """The function as torch calls it, in the transform; `differentiates`, `batches`: whether the transform takes derivatives, runs it on batches."""
+
+    def __init__(
+        self, vm: Interpreter, function: Any, below: Below, differentiates: bool, batches: bool = False
+    ) -> None:
+        self.vm, self.function, self.below = vm, function, below
+        self.differentiates, self.batches = differentiates, batches
+        self.draws = False  # whether it took random numbers
+        self.graphs: list[OutputGraph] = []  # one for each time that torch called it
+        self.around: list[Tensor] = []  # what it read of the graph around
+        self.__name__ = getattr(function, "__name__", None) or repr(function)  # torch names it in messages
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.captured(*args, **kwargs)(*args, **kwargs)
+
+    def captured(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function does to arguments like these, as a function that torch can run."""
+        below = self.below
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        below.paused, before = True, below.paused
+        try:
+            with outside_transforms():
+                return self._captured(args, kwargs, given)
+        finally:
+            below.paused = before
+
+    def _captured(self, args: Any, kwargs: Any, given: Sequence[Tensor]) -> Any:
+        vm, outer = self.vm, self.vm.out
+        inner = InnerGraph(outer, self.differentiates or outer.differentiated or is_tracked(given))
+        inner.batched = self.batches or outer.batched
+        seen_args, seen_kwargs = pytree.tree_map_only(Tensor, lambda t: self._seen(inner, t), (args, kwargs))
+        drawn = outer.fake_mode.dispatch  # type: ignore[attr-defined]
+        drew, drawn.draws = drawn.draws, False
+        vm.out = inner
+        try:
+            result = vm.call(self.function, tuple(seen_args), seen_kwargs)
+            results, out_spec = pytree.tree_flatten(vm.materialize(result))
+            made = [r for r in results if isinstance(r, Tensor)]
+            module = inner.finish(made)
+            write_code(module)
+        finally:
+            vm.out = outer
+            self.draws, drawn.draws = self.draws or drawn.draws, drawn.draws or drew
+            outer.ended.append(inner)
+            outer.modes, outer.asked = outer.modes + inner.modes, outer.asked or inner.asked
+        self.graphs.append(inner)
+        around = [fake for fake, _ in inner.captured]
+        self.around += around
+        if any(fake._version != version for fake, version in inner.captured):
+            raise GraphBreak("a function inside a transform of torch.func writes to a tensor from around it")
+
+        def replay(*args: Any, **kwargs: Any) -> Any:
+            tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            outputs = iter(module.forward(*tensors, *around))
+            return pytree.tree_unflatten([next(outputs) if isinstance(r, Tensor) else r for r in results], out_spec)
+
+        return replay
+
+    @staticmethod
+    def _seen(inner: InnerGraph, tensor: Tensor) -> Tensor:
+        """A fake tensor that looks as this one does from inside."""
+        if tensor.device.type == "meta":
+            raise GraphBreak("a tensor on the meta device meets a transform of torch.func")
+        if any(isinstance(size, torch.SymInt) for size in tensor.shape):
+            raise GraphBreak("a size that changes between calls meets a transform of torch.func")
+        seen = seen_from_inside(tensor)
+        inner.argument(seen)
+        return seen
+
+
+def is_tracked(values: Sequence[Any]) -> bool:
+    """Whether autograd records what is computed of these."""
+    return torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in values)
