@@ -35,7 +35,7 @@ class InnerGraph(OutputGraph):
     def __init__(self, outer: OutputGraph, differentiated: bool) -> None:
         self.outer, self.differentiated = outer, differentiated
         super().__init__(outer.fake_mode, outer._trace)
-        self.items_of, self.number_in = outer.items_of, outer.number_in
+        self.items_of, self.number_in, self.overridden = outer.items_of, outer.number_in, outer.overridden
         self.captured: list[tuple[Tensor, int]] = []  # with their versions when they were first used
         self.inputs = outer.inputs
 
@@ -177,7 +177,7 @@ class Inside:
         inner = InnerGraph(outer, self.differentiates or outer.differentiated or is_tracked(given))
         inner.batched = self.batches or outer.batched
         seen_args, seen_kwargs = pytree.tree_map_only(Tensor, lambda t: self._seen(inner, t), (args, kwargs))
-        drawn = outer.fake_mode.dispatch  # type: ignore[attr-defined]
+        drawn: Any = outer.fake_mode.dispatch
         drew, drawn.draws = drawn.draws, False
         vm.out = inner
         try:
