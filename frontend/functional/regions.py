@@ -34,6 +34,7 @@ def _cond(tracer: Tracer, pred: Any, first: Any, second: Any, operands: Sequence
 def _while_loop(
     tracer: Tracer, condition: Any, body: Any, carried: Sequence[Any], operands: Sequence[Any] = ()
 ) -> tuple[Tensor, ...]:
+    carried = _dense(tracer, carried)
     given = [*map(_like, carried), *operands]
     graphs = [_functional(tracer, gm, given) for gm in (condition, body)]
     results = _results(graphs[1])
@@ -46,9 +47,11 @@ def _while_loop(
 def _scan(
     tracer: Tracer, body: Any, carried: Sequence[Any], items: Sequence[Any], operands: Sequence[Any] = ()
 ) -> tuple[Tensor, ...]:
+    carried = _dense(tracer, carried)
     graph = _functional(tracer, body, [*map(_like, carried), *map(_slice, items), *operands])
     results = _results(graph)
     if [_kind(r) for r in results[: len(carried)]] != [_kind(c) for c in carried]:
+        print([_kind(r) for r in results[: len(carried)]], [_kind(c) for c in carried])
         raise tracer.unsupported("the function of a scan carries on other kinds of tensors than it takes")
     stacked = [
         torch.empty((items[0].shape[0], *y.shape), dtype=y.dtype, device=y.device) for y in results[len(carried) :]
@@ -64,6 +67,15 @@ def _map(tracer: Tracer, body: Any, items: Sequence[Any], operands: Sequence[Any
 
 
 REGIONS: dict[Any, Callable[..., Any]] = {COND: _cond, WHILE_LOOP: _while_loop, SCAN: _scan, MAP: _map}
+
+
+def _dense(tracer: Tracer, carried: Sequence[Tensor]) -> list[Tensor]:
+    """What is carried into the first round: where its elements lie over each other, a copy in which they do not, as in later rounds."""
+    with tracer:
+        return [
+            torch.clone(c) if any(n != 1 and s == 0 for n, s in zip(c.shape, c.stride(), strict=True)) else c
+            for c in carried
+        ]
 
 
 def _like(value: Tensor) -> Tensor:
@@ -94,7 +106,8 @@ def _functional(tracer: Tracer, gm: fx.GraphModule, given: Sequence[Any]) -> Fun
 def _with_copies(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
     """The graph with copies of these results."""
     graph = fx.Graph()
-    results = list(graph.graph_copy(gm.graph, {}))  # type: ignore[arg-type]
+    given: Any = graph.graph_copy(gm.graph, {})
+    results = list(given) if isinstance(given, list | tuple) else [given]
     for place in places:
         results[place] = graph.call_function(torch.clone, (results[place],))
     graph.output(tuple(results))

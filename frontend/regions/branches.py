@@ -46,7 +46,5 @@ def branch(vm: Interpreter, what: str, pred: Tensor, true_fn: Any, false_fn: Any
         raise GraphBreak(f"the two sides of {what} do not give the same: {found}")
     read = read_by(first, second)
     vm.out.modes += 1
-    if is_tracked(read):
-        raise GraphBreak(f"gradients are wanted through {what}")
-    made = emit(vm, COND, (pred, over(first, read), over(second, read), read), first.results)
+    made = emit(vm, COND, (pred, over(first, read), over(second, read), read), first.results, is_tracked(read))
     return pytree.tree_unflatten(made, first.tree)

@@ -21,7 +21,18 @@ from ..graph.aside import storage_of
 from ..state import Interpreter
 from ..values.kinds import isinstance
 
-__all__ = ["Body", "captured", "differences", "emit", "is_tracked", "over", "read_by", "result_like", "unlike"]
+__all__ = [
+    "Body",
+    "captured",
+    "differences",
+    "emit",
+    "is_tracked",
+    "over",
+    "read_by",
+    "result_like",
+    "single",
+    "unlike",
+]
 
 
 @dataclass(frozen=True)
@@ -129,13 +140,26 @@ def over(body: Body, operands: Sequence[Tensor]) -> fx.GraphModule:
     return fx.GraphModule(body.module, graph)
 
 
+def single(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph, which gives one result, with that alone and not in a tuple."""
+    output = module.graph.find_nodes(op="output")[0]
+    output.args = (output.args[0][0],)  # type: ignore[index]
+    module.recompile()
+    return module
+
+
 def read_by(*found: Body) -> list[Tensor]:
     """What bodies read of the graph around them."""
     return list({id(t): t for body in found for t in body.reads}.values())
 
 
-def emit(vm: Interpreter, target: Any, args: Sequence[Any], results: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Record a call of an operator that takes functions; an argument that is a graph becomes a node that names it."""
+def emit(
+    vm: Interpreter, target: Any, args: Sequence[Any], results: Sequence[Tensor], tracked: bool = False
+) -> tuple[Tensor, ...]:
+    """Record a call of an operator that takes functions; an argument that is a graph becomes a node that names it.
+
+    `tracked`: autograd records it, so that what it gives requires gradients.
+    """
 
     def lifted(value: Any) -> Any:
         if isinstance(value, fx.GraphModule):
@@ -143,6 +167,8 @@ def emit(vm: Interpreter, target: Any, args: Sequence[Any], results: Sequence[Te
         return tuple(map(lifted, value)) if isinstance(value, list | tuple) else vm.out.lift(value)
 
     made = tuple(map(result_like, results))
+    if tracked:  # as results of autograd functions
+        made = tuple(t.requires_grad_().clone() if t.is_floating_point() or t.is_complex() else t for t in made)
     vm.out.record(target, (tuple(map(lifted, args)), {}), made, False)
     return made
 

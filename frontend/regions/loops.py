@@ -14,7 +14,7 @@ from ..errors import GraphBreak
 from ..state import Interpreter
 from ..torch_private.regions import CALLS, MAP, SCAN, WHILE_LOOP
 from ..values.kinds import isinstance
-from .capture import Body, captured, emit, is_tracked, over, read_by, result_like, unlike
+from .capture import Body, captured, emit, is_tracked, over, read_by, result_like, single, unlike
 
 __all__ = ["ROWS"]
 
@@ -29,6 +29,7 @@ def _nested_region(vm: Interpreter, function: Any, *args: Any, **kwargs: Any) ->
 
 @ROWS.rule(CALLS["while_loop"])
 def _while_loop(vm: Interpreter, cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
+    vm.need_symbols()  # AOTAutograd counts the rounds by a symbol
     carried = vm.materialize(carried_inputs)
     leaves, tree = _leaves("while_loop", carried)
     if type(carried) is not tuple:
@@ -41,8 +42,11 @@ def _while_loop(vm: Interpreter, cond_fn: Any, body_fn: Any, carried_inputs: Any
     found = unlike(leaves, again.results)
     if found or not _same_nesting(again.tree, tree):
         raise GraphBreak(f"the body of while_loop does not give what it is given: {found or 'another nesting'}")
-    read = _without_gradients(vm, "while_loop", leaves, asked, again)
-    made = emit(vm, WHILE_LOOP, (over(asked, read), over(again, read), leaves, read), again.results)
+    read = read_by(asked, again)
+    vm.out.modes += 1
+    if is_tracked([*leaves, *read]):
+        raise GraphBreak("gradients are wanted through while_loop")
+    made = emit(vm, WHILE_LOOP, (single(over(asked, read)), over(again, read), leaves, read), again.results)
     return pytree.tree_unflatten(made, tree)
 
 
@@ -74,9 +78,12 @@ def _scan(vm: Interpreter, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0,
     if not _same_nesting(found, tree) or (differs := unlike(leaves, carry)):
         raise GraphBreak(f"the function of scan does not carry on what it is given: {differs or 'another nesting'}")
     given, spread = pytree.tree_flatten(parts[1])
-    read = _without_gradients(vm, "scan", [*leaves, *items], body)
+    read = read_by(body)
+    vm.out.modes += 1
     stacked = [_stacked(items[0].shape[0], y) for y in given]
-    made = emit(vm, SCAN, (over(body, read), leaves, items, read), [*carry, *stacked])
+    made = emit(
+        vm, SCAN, (over(body, read), leaves, items, read), [*carry, *stacked], is_tracked([*leaves, *items, *read])
+    )
     last, out = made[: len(leaves)], list(made[len(leaves) :])
     if reverse:
         out = [vm.call(torch.flip, (y, [0]), {}) for y in out]
@@ -96,8 +103,9 @@ def _map(vm: Interpreter, f: Any, xs: Any, *args: Any) -> Any:
         return f, (pytree.tree_unflatten(given, nesting), *args)
 
     body = _Loop(vm, "the function of map", (), items).capture(arguments)
-    read = _without_gradients(vm, "map", items, body)
-    made = emit(vm, MAP, (over(body, read), items, read), [_stacked(items[0].shape[0], y) for y in body.results])
+    read, stacked = read_by(body), [_stacked(items[0].shape[0], y) for y in body.results]
+    vm.out.modes += 1
+    made = emit(vm, MAP, (over(body, read), items, read), stacked, is_tracked([*items, *read]))
     return pytree.tree_unflatten(made, body.tree)
 
 
@@ -140,12 +148,3 @@ def _same_nesting(found: pytree.TreeSpec, wanted: pytree.TreeSpec) -> bool:
 def _check_lengths(what: str, items: Sequence[Tensor]) -> None:
     if any(item.dim() == 0 or item.shape[0] != items[0].shape[0] for item in items) or items[0].shape[0] == 0:
         raise GraphBreak(f"{what} is given nothing, or tensors of different lengths")
-
-
-def _without_gradients(vm: Interpreter, what: str, given: Sequence[Tensor], *found: Body) -> list[Tensor]:
-    """What bodies read, where autograd records nothing of it."""
-    read = read_by(*found)
-    vm.out.modes += 1
-    if is_tracked([*given, *read]):
-        raise GraphBreak(f"gradients are wanted through {what}")
-    return read

@@ -252,3 +252,34 @@ def test_around_it_gradients_are_taken() -> None:
                 found.append(weight.grad)
                 weight.grad = None
             torch.testing.assert_close(*found)
+
+
+WEIGHT, SCALES = torch.randn(8, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+TRAINED = {
+    "closures": lambda x: torch.cond(x.sum() > 0, lambda y: y @ WEIGHT, lambda y: (y - 1) * SCALES, (x,)).sum(),
+    "around": lambda x: torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.tanh() * SCALES, (x @ WEIGHT,)).sum(),
+    "unused": lambda x: torch.cond(x.sum() > 0, lambda y, z: y + 1, lambda y, z: z * 2, (x * SCALES, x @ WEIGHT)).sum(),
+    "nested": lambda x: torch.cond(
+        x.sum() > 0,
+        lambda y: torch.cond(y.max() > 3, lambda y: y * 2, lambda y: y.sin(), (y,)),
+        lambda y: y * 3,
+        (x @ WEIGHT,),
+    ).sum(),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients(name) -> None:
+    """Backward is one of two functions again."""
+    f = TRAINED[name]
+    with torch.enable_grad():
+        compiled = intarsia.compile(f, fullgraph=True)
+        for sign in (1.0, -1.0):
+            x, found = torch.full((4, 8), sign) + 0.1 * torch.arange(8), []
+            for run in (compiled, f):
+                WEIGHT.grad = SCALES.grad = None
+                run(x).backward()
+                found.append([p.grad for p in (WEIGHT, SCALES)])
+            torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+        report = intarsia.explain(f)(x)
+    assert len(report.graphs) == 1 and "runs in eager" not in str(report)

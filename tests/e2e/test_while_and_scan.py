@@ -97,6 +97,10 @@ def recurrent(a):
     return scan(step, (torch.zeros(8), torch.zeros(2)), {"x": a})
 
 
+def carried_on(a):
+    return scan(lambda c, y: (torch.tanh(lin(c) + y), (c * 2).sum()), a[0] * 1, a)
+
+
 def random_scan(a):
     return scan(lambda c, y: (c + torch.rand(8), c * y), torch.zeros(8), a)
 
@@ -256,9 +260,28 @@ def test_what_cannot_be_one_operation_breaks_the_graph(f, words) -> None:
     LIST.clear()
 
 
-@pytest.mark.parametrize("f", [until_small, running, plain_map])
-def test_with_gradients_the_graph_breaks(f) -> None:
+def test_with_gradients_a_while_loop_breaks_the_graph() -> None:
+    with torch.enable_grad(), pytest.raises(intarsia.GraphBreak, match="gradients are wanted through"):
+        intarsia.compile(until_small, fullgraph=True)(x().requires_grad_())
+
+
+@pytest.mark.parametrize("f", [backwards, carried_on, with_arguments])
+def test_gradients(f) -> None:
+    def loss(a, w):
+        return sum(t.sum() for t in leaves(f(a * w)))
+
     with torch.enable_grad():
-        a = x().requires_grad_()
-        with pytest.raises(intarsia.GraphBreak, match="gradients are wanted through"):
-            intarsia.compile(f, fullgraph=True)(a)
+        found, weight = [], torch.linspace(0.5, 1.5, 8).requires_grad_()
+        for run in (intarsia.compile(loss, fullgraph=True), loss):
+            weight.grad = None
+            run(x(), weight).backward()
+            found.append(weight.grad)
+        torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+        report = intarsia.explain(loss)(x(), weight)
+    assert len(report.graphs) == 1 and "runs in eager" not in str(report)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_other_backends_are_given_torchs_own_nodes(backend) -> None:
+    for f in (newton, recurrent, of_a_transposed, branch_in_loop):
+        torch.testing.assert_close(intarsia.compile(f, backend=backend)(x()), f(x()))
