@@ -60,18 +60,23 @@ class _Body:
 def import_region(importer: _Importer, node: fx.Node, call: _Arguments) -> None:
     """One operation for the node, and a function for each graph that it names: of the same operands, the constants of all last."""
     target, kinds = REGIONS[node.target]
+    given: list[tuple[tuple[str, str], Any]] = list(zip(kinds, (*node.args, ()), strict=False))
     inner: list[tuple[str, prim.Func, list[Tensor]]] = []
-    for (name, kind), value in zip(kinds, (*node.args, ()), strict=False):
+    further = _binding(importer, [importer.values[value] for (_, kind), value in given if kind == "body"])
+    for (name, kind), value in given:
         if kind == "body":
-            inner.append((name, *_function(importer, value, node)))
+            inner.append((name, *_function(importer, value, further, node)))
             continue
-        tensors: Any = value if kind == "tensors" else (value,)
+        tensors = value if kind == "tensors" else (value,)
         if not all(isinstance(n, fx.Node) and isinstance(n.meta["val"], Tensor) for n in tensors):
             raise importer._failure("a function that an operator is given takes something else than tensors", node)
         for k, tensor in enumerate(tensors):
             importer._take(f"{name}.{k}" if kind == "tensors" else name, tensor, node, call)
-    constants = [constant for _, _, own in inner for constant in own]
     number = sum(name.startswith("operands.") for name in call.names)
+    for k, argument in enumerate(further):
+        importer._take(f"operands.{number + k}", argument, node, call)
+    number += len(further)
+    constants = [constant for _, _, own in inner for constant in own]
     for k, constant in enumerate(constants):
         call.operands.append(importer._constant(constant, None))
         call.names.append(f"operands.{number + k}")
@@ -95,10 +100,59 @@ def import_region(importer: _Importer, node: fx.Node, call: _Arguments) -> None:
     importer.values[node] = dict(enumerate(op.results))
 
 
-def _function(importer: _Importer, body: Any, node: fx.Node) -> tuple[prim.Func, list[Tensor]]:
-    """The function of a graph, which takes its inputs, then the tensors of its own that are given beside it."""
+def _binding(importer: _Importer, bodies: Sequence[fx.GraphModule]) -> list[fx.Node]:
+    """Arguments that functions take besides, because sizes in them are computed of symbols that none of their operands has by itself."""
+    missing = {name for gm in bodies for name in _symbols(gm) - _bound(gm)}
+    places = dict.fromkeys(importer.sizes.bound[name][1] for name in sorted(missing) if name in importer.sizes.bound)
+    return [importer.arguments[k] for k in places if isinstance(importer.arguments[k].meta["val"], Tensor)]
+
+
+def _symbols(gm: fx.GraphModule) -> set[str]:
+    """The symbols in sizes and strides of a graph, and of those that it names."""
+    found = set[str]()
+    for node in gm.graph.nodes:
+        named = getattr(gm, str(node.target), None) if node.op == "get_attr" else None
+        found |= _symbols(named) if isinstance(named, fx.GraphModule) else set()
+        found |= {str(symbol) for size in _sizes(node) for symbol in size.node.expr.free_symbols}
+    return found
+
+
+def _bound(gm: fx.GraphModule) -> set[str]:
+    """The symbols that a graph's inputs have by themselves."""
+    sizes = (size for node in gm.graph.find_nodes(op="placeholder") for size in _sizes(node))
+    return {str(size.node.expr) for size in sizes if size.node.expr.is_Symbol}
+
+
+def _sizes(node: fx.Node) -> list[torch.SymInt]:
+    value = node.meta.get("val")
+    found: list[Any] = []
+    for part in value if isinstance(value, list | tuple) else (value,):
+        found += (*part.shape, *part.stride()) if isinstance(part, Tensor) else (part,)
+    return [size for size in found if isinstance(size, torch.SymInt)]
+
+
+def _taking(gm: fx.GraphModule, further: Sequence[fx.Node]) -> fx.GraphModule:
+    """The graph with inputs behind its own that it does not read."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in gm.graph.find_nodes(op="placeholder"):
+        copies[node] = graph.node_copy(node)
+    for node in further:
+        graph.placeholder(node.name).meta["val"] = node.meta["val"]
+    for node in gm.graph.nodes:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made
+
+
+def _function(
+    importer: _Importer, body: Any, further: Sequence[fx.Node], node: fx.Node
+) -> tuple[prim.Func, list[Tensor]]:
+    """The function of a graph, which takes its inputs, then `further`, then the tensors of its own that are given beside it."""
     gm = importer.values[body]
     assert isinstance(gm, fx.GraphModule)
+    gm = _taking(gm, further) if further else gm
     (results,) = gm.graph.find_nodes(op="output")[0].args
     if not all(isinstance(r, fx.Node) and isinstance(r.meta["val"], Tensor) for r in results):
         raise importer._failure("a function that an operator is given gives something else than tensors", node)

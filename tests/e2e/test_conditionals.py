@@ -283,3 +283,18 @@ def test_gradients(name) -> None:
             torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
         report = intarsia.explain(f)(x)
     assert len(report.graphs) == 1 and "runs in eager" not in str(report)
+
+
+def test_sizes_that_are_computed() -> None:
+    """Symbols that no operand has by itself come with an argument that has."""
+
+    def f(x):
+        y = x.reshape(-1)[:-1] * 2
+        inner = lambda y: torch.cond(y.max() > 4, lambda y: y.sin(), lambda y: y + x.shape[0], (y,))  # noqa: E731
+        return torch.cond(x.sum() > 0, inner, lambda y: y - 1, (y,))
+
+    compiled, fallbacks = intarsia.compile(f, dynamic=True, fullgraph=True), intarsia.counters()["fallbacks"]
+    for rows, sign in ((3, 1.0), (5, -1.0), (7, 3.0), (4, 1.0)):
+        x = sign * torch.ones(rows, rows + 2)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert intarsia.counters()["fallbacks"] == fallbacks
