@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from ..bytecode.instruction import Program, disassemble, per_code
 from ..errors import GraphBreak
 from ..state import ASSERTED, Interpreter
-from ..torch_private.dtensor import is_shared
+from ..torch_private.dtensor import is_composite
 from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance
 from .random_state import devices_of
@@ -47,7 +47,7 @@ class Checks:
 
     def takes(self, vm: Interpreter, tensor: Tensor) -> bool:
         """Whether a check of this tensor may be one of the graph's."""
-        return self.refused is None and not vm.out.inside and vm.out.is_known(tensor) and not is_shared(tensor)
+        return self.refused is None and not vm.out.inside and vm.out.is_known(tensor) and not is_composite(tensor)
 
     def decide(self, vm: Interpreter, tensor: Tensor, target: int | None) -> bool:
         """The truth of a tensor: at the conditional jump to `target` that the innermost frame is in, or elsewhere.
@@ -104,7 +104,7 @@ def refusal(vm: Interpreter, flags: list[Tensor]) -> str | None:
         return "the program says of a tensor of the caller's whether it requires gradients"
     if inside.calls or inside.hooks or inside.attached or inside.regions:
         return "the graph takes gradients itself"
-    if any(is_shared(info.fake) or isinstance(info.fake, torch.Generator) for info in vm.out.used):
+    if any(is_composite(info.fake) or isinstance(info.fake, torch.Generator) for info in vm.out.used):
         return "the graph works on shards, or draws of a generator of the caller's"
     nodes = [n for n in vm.out.graph.nodes if n.op.startswith("call")]
     unknown = next((n for n in nodes if not is_repeatable(n)), None)

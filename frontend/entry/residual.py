@@ -25,14 +25,14 @@ from ..bytecode.resume import free_names, generator_code
 from ..calls.contexts import Scope
 from ..calls.library import methodcaller_parts
 from ..calls.visibility import is_opaque_type
-from ..distributed.tensors import handed_out
 from ..errors import Unsupported
 from ..gradients.grads import is_unchanged
 from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, made_set, recipe, same_keys
 from ..guards.source import Source
 from ..state import Interpreter
-from ..torch_private.dtensor import is_fact, is_shared
+from ..subclasses.wrappers import handed_out
+from ..torch_private.dtensor import is_composite, is_fact
 from ..torch_private.functions import as_class
 from ..torch_private.symbols import is_unknown, python_text
 from ..transforms.rules import Linear, Pullback, Transformed
@@ -227,12 +227,12 @@ class Residual:
             if info.static:
                 return self.emit.constant(info.real, info.source.name())
             return self.emit.fetch(info.source)
-        if is_shared(tensor):
+        if is_composite(tensor):
             source = self.vm.user.source_of(tensor)
             if source is not None:
                 return self.emit.fetch(source)
-            part, shared = handed_out(self.vm, tensor)
-            return self._fresh(tensor, f"{self.emit.constant(shared, 'shared')}({self._tensor(part)})")
+            parts, whole = handed_out(self.vm, tensor)
+            return self._fresh(tensor, f"{self.emit.constant(whole, 'whole')}({', '.join(map(self._tensor, parts))})")
         at = self._tensors.get(id(tensor))
         if at is None:
             if not self.vm.out.is_known(tensor):

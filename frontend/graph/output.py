@@ -18,8 +18,9 @@ from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRai
 from ..functional.overlap import is_folded
 from ..guards.source import Source
 from ..torch_private.autograd_graph import is_leaf
-from ..torch_private.dtensor import check_shared, is_shared
+from ..torch_private.dtensor import check_shared, is_composite
 from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
+from ..torch_private.wrapped import Wrapped
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .aside import Aside, module_of
 from .aside import storage_of as _storage
@@ -338,8 +339,8 @@ class OutputGraph:
         except (GraphBreak, Unsupported, InternalError, UserRaise):
             raise
         except Exception as error:
-            if any(map(is_shared, given)):
-                raise GraphBreak(f"{_called(target)} cannot run on DTensors here: {_first_line(error)}") from None
+            if (kind := next((type(t).__name__ for t in given if is_composite(t)), "")) or isinstance(target, Wrapped):
+                raise GraphBreak(f"{_called(target)} cannot run on {kind}s here: {_first_line(error)}") from None
             raise UserRaise(error) from None
         count_writes(name, args, kwargs)
         written = [t for t, version in zip(given, versions, strict=True) if t._version != version]

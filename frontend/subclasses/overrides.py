@@ -23,6 +23,7 @@ from ..guards.definitions import lookup
 from ..guards.source import Source
 from ..state import Interpreter
 from ..torch_private.functions import NO_FUNCTION
+from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance, tensors_in
 
 __all__ = ["Marked", "Overrides"]
@@ -38,6 +39,9 @@ class Marked:
     kind: type
     real: Tensor | None = None
     source: Source | None = None
+    wrapper: bool = (
+        False  # whether the class runs operators on other tensors, as eager does: torch asks its method itself
+    )
 
 
 class _Catch(TorchFunctionMode):
@@ -71,6 +75,9 @@ class Overrides:
     def __init__(self, vm: Interpreter, load: Callable[..., Any], store: Callable[..., Any]) -> None:
         self.vm, self.load, self.store = vm, load, store  # what reads and writes attributes (`tensors`)
         self.known: dict[int, Marked] = {}
+        self.parts: dict[
+            int, dict[str, Tensor]
+        ] = {}  # what wrapper tensors are made of, as far as they were taken apart
         self.modes: list[Any] = []  # the program's, outermost first
         self.off = 0  # 1: classes are not asked; 2: modes are not, either
         self.active = False  # whether anything may be asked at all
@@ -85,6 +92,11 @@ class Overrides:
         self._update()
         return tensor
 
+    def wrap(self, tensor: Tensor, real: Tensor, source: Source, parts: dict[str, Tensor]) -> None:
+        """Note that a tensor is a wrapper tensor of the caller's, with its parts."""
+        self.known[id(tensor)] = Marked(tensor, type(tensor), real, source, True)
+        self.parts[id(tensor)] = parts
+
     def kind_of(self, tensor: Tensor) -> type | None:
         """The class of the program's that a tensor is of."""
         known = self.known.get(id(tensor))
@@ -92,7 +104,7 @@ class Overrides:
 
     def is_marked(self, tensor: Tensor) -> bool:
         """Whether a tensor is one of a class of the program's, or a mode sees what is done with it."""
-        return id(tensor) in self.known or self.off < 2 and bool(self.modes)
+        return id(tensor) in self.known or self.off < 2 and bool(self.modes) or is_wrapped(tensor)
 
     def push(self, mode: Any) -> None:
         """A mode is entered."""
@@ -128,7 +140,8 @@ class Overrides:
             return False
         if self.modes and self.off < 2:
             return True
-        return self.off < 1 and any((k := self.kind_of(t)) is not None and _is_asked(k) for t in tensors_in(values))
+        known = [k for t in tensors_in(values) if (k := self.known.get(id(t))) is not None] if self.off < 1 else []
+        return any(_is_asked(k.kind) for k in known if not k.wrapper)
 
     # ---- calls ----
 
@@ -203,7 +216,7 @@ class Overrides:
         if self.off:
             return {}
         for value in _leaves(values):
-            kind = self.kind_of(value) if isinstance(value, Tensor) else type(value)
+            kind = self.kind_of(value) if isinstance(value, Tensor) and not is_wrapped(value) else type(value)
             if kind is None or any(kind is k for k, _ in found) or not self._is_overloaded(kind, value):
                 continue
             at = next((i for i, (k, _) in enumerate(found) if issubclass(kind, k)), len(found))
@@ -212,6 +225,8 @@ class Overrides:
 
     def _is_overloaded(self, kind: type, value: Any) -> bool:
         if isinstance(value, Tensor):
+            if is_wrapped(value) and objects_method(kind):
+                raise GraphBreak(f"a {kind.__qualname__} meets other __torch_function__")
             raw = lookup(kind, "__torch_function__")[0]
             if raw is NO_FUNCTION:
                 return False
@@ -237,6 +252,11 @@ _OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDes
 
 # Methods that torch never asks `__torch_function__` about.
 _NEVER = frozenset(["as_subclass", "_make_subclass", "__torch_function__", "__torch_dispatch__", "__class__"])
+
+
+def objects_method(kind: type) -> bool:
+    """Whether a class has a `__torch_function__` of its own."""
+    return lookup(kind, "__torch_function__")[1] is not Tensor and _is_asked(kind)
 
 
 def _is_asked(kind: type) -> bool:

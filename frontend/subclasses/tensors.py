@@ -23,8 +23,11 @@ from ..torch_private.functions import (
     as_plain,
     never_wrapped,
 )
+from ..torch_private.wrapped import is_wrapped, is_wrapper, layout_of
 from ..values import object as objects
+from ..values.constant import is_constant
 from ..values.kinds import isinstance, namespace_of
+from . import wrappers
 from .overrides import Marked
 
 __all__ = ["ROWS", "as_subclass", "by_descriptor", "load", "make", "new", "store", "taken_in", "takes"]
@@ -42,12 +45,16 @@ _REFUSED = frozenset(
 
 def takes(kind: type) -> bool:
     """Whether a class only says what calls of torch mean: it holds memory as any tensor, and sees no operators."""
+    if is_wrapper(kind):
+        return True
     own = kind.__module__.partition(".")[0] != "torch"
     return own and not issubclass(kind, LAZY) and lookup(kind, "__torch_dispatch__")[0] is NO_DISPATCH
 
 
 def taken_in(vm: Interpreter, value: Tensor, source: Source, check: Any) -> Tensor:
     """The stand-in for a tensor of the caller's: the graph is given the same memory as a plain tensor."""
+    if is_wrapper(type(value)):
+        return wrappers.taken_in(vm, value, source, check)
     plain, kind = as_plain(value), type(value)
     check(plain, source.name())
     for name in ("__getattribute__", "__setattr__"):
@@ -76,10 +83,17 @@ def _of_program(kind: type, name: str) -> bool:
 def load(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     """`tensor.name` where its class, the tensor itself or a mode says what that is; else `NotImplemented`."""
     known: Marked | None = vm.overrides.known.get(id(tensor))
+    if known is None and is_wrapped(tensor):
+        known = Marked(tensor, type(tensor), wrapper=True)
     kind = Tensor if known is None else known.kind
     if name == "__class__":
         return vm.type_of(tensor)
     raw, owner = lookup(kind, name)
+    if known is not None and known.wrapper:
+        if name in layout_of(tensor).names:
+            return wrappers.part(vm, tensor, name)
+        if known.source is None and owner is None:
+            return _made_attr(vm, tensor, name)
     if owner is not None and owner not in Tensor.__mro__:
         return _own_attr(vm, tensor, known, raw, owner, name)
     if known is not None and known.source is not None and name in _REFUSED:
@@ -95,6 +109,16 @@ def load(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     if isinstance(raw, property) and vm.overrides.concern((tensor,)):
         return vm.call(raw.fget, (tensor,), {})
     return NotImplemented
+
+
+def _made_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
+    """An attribute of a wrapper tensor that the graph makes: a constant, which follows from what it is made of."""
+    found = namespace_of(tensor) or {}
+    if name not in found:
+        raise UserRaise(AttributeError(f"{type(tensor).__name__!r} object has no attribute {name!r}"))
+    if not is_constant(found[name]):
+        raise GraphBreak(f"{name} of a {type(tensor).__qualname__} is read, which is neither a part nor a constant")
+    return found[name]
 
 
 def _own_attr(vm: Interpreter, tensor: Tensor, known: Any, raw: Any, owner: type, name: str) -> Any:
@@ -134,6 +158,8 @@ def _instance_attr(vm: Interpreter, tensor: Tensor, known: Marked | None, name: 
 def store(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> Any:
     """`tensor.name = value` of a tensor of a class of the program's; `NotImplemented` for others."""
     known = vm.overrides.known.get(id(tensor))
+    if is_wrapped(tensor):
+        raise GraphBreak(f"{name} of a {type(tensor).__qualname__} is assigned")
     kind = Tensor if known is None else known.kind
     raw, owner = lookup(kind, name)
     if owner in Tensor.__mro__ and owner is not None:
@@ -170,7 +196,7 @@ def as_subclass(vm: Interpreter, tensor: Any, cls: Any) -> Tensor:
     plain = cls is Tensor
     if not isinstance(tensor, Tensor) or not isinstance(cls, type) or not issubclass(cls, Tensor):
         raise GraphBreak("as_subclass is called with something else than a tensor and its new class")
-    if not plain and (not takes(cls) or issubclass(cls, nn.Parameter)):
+    if is_wrapped(tensor) or not plain and (not takes(cls) or is_wrapper(cls) or issubclass(cls, nn.Parameter)):
         raise GraphBreak(f"a tensor becomes a {cls.__qualname__}")
     with vm.overrides.left():
         made: Tensor = vm.out.call_function(torch.ops.aten.alias.default, (tensor,), {})
@@ -190,7 +216,12 @@ def _make_subclass(vm: Interpreter, cls: Any, data: Any, require_grad: Any = Fal
 
 def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`cls(...)`."""
-    if not takes(cls) or issubclass(cls, nn.Parameter) or objects.find_method(type(cls), "__call__") is not None:
+    if (
+        not takes(cls)
+        or is_wrapper(cls)
+        or issubclass(cls, nn.Parameter)
+        or objects.find_method(type(cls), "__call__") is not None
+    ):
         raise Unsupported(f"a {cls.__name__} is constructed inside the captured code")
     new, owner = lookup(cls, "__new__")
     made = (

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphBreak
-from .fake import real_tensors
+from .fake import FakeTensor, real_tensors
+from .wrapped import is_wrapped, is_wrapper
 
 __all__ = [
     "DTensorCall",
@@ -24,6 +25,7 @@ __all__ = [
     "Shared",
     "check_shared",
     "holds_others",
+    "is_composite",
     "is_fact",
     "is_plain_part",
     "is_shared",
@@ -40,8 +42,14 @@ def is_shared(value: Any) -> bool:
 
 
 def holds_others(kind: type) -> bool:
-    """Whether tensors of a class are made of other tensors, on which the class runs operators: DTensor, and what it waits for."""
-    return kind.__module__ in ("torch.distributed.tensor", "torch.distributed._functional_collectives")
+    """Whether tensors of a class are made of other tensors, on which the class runs operators: DTensor, what it waits for, those of the program."""
+    known = kind.__module__ in ("torch.distributed.tensor", "torch.distributed._functional_collectives")
+    return known or kind is not FakeTensor and is_wrapper(kind)
+
+
+def is_composite(value: Any) -> bool:
+    """Whether a tensor is a DTensor, or of a class of the program's that is made of other tensors."""
+    return is_shared(value) or is_wrapped(value)
 
 
 @dataclass(frozen=True)
@@ -126,22 +134,25 @@ def local_of(value: Any) -> Tensor:
 
 def check_shared(name: str, given: Iterable[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Break the graph in front of a call that does not run on the DTensors that are given."""
-    if reason := _refusal(name, given, args, kwargs):
+    given = [t for t in given if type(t) is not FakeTensor]
+    if given and (reason := _refusal(name, given, args, kwargs)):
         raise GraphBreak(reason)
 
 
 def _refusal(name: str, given: Iterable[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Why a call does not run on the DTensors that are given: it writes, or draws random numbers, to each process its own; else ""."""
-    if not any(map(is_shared, given)):
+    composite = [t for t in given if is_composite(t)]
+    if not composite:
         return ""
+    kind = type(composite[0]).__qualname__
     if name in _IN_PLACE or name.endswith("_") and not name.endswith("__") or kwargs.get("out") is not None:
-        return f"{name} writes to a DTensor"
+        return f"{name} writes to a {kind}"
     if "dropout" in name:
         p, training = kwargs.get("p", args[1] if len(args) > 1 else 0.5), kwargs.get("training", args[2:3])
         nothing = p == 0 or training is False or training == (False,)
-        return "" if nothing else f"{name} draws random numbers for a DTensor"
+        return "" if nothing else f"{name} draws random numbers for a {kind}"
     dropped = name == _ATTENTION and (kwargs.get("dropout_p") or any(args[4:5]))
-    return f"{name} draws random numbers for a DTensor" if name in _DRAWS or dropped else ""
+    return f"{name} draws random numbers for a {kind}" if name in _DRAWS or dropped else ""
 
 
 _DRAWS = frozenset(

@@ -17,6 +17,7 @@ from ..guards.source import Attr, Const, Fetch, Item
 from ..state import Interpreter
 from ..torch_private.dispatch import storage_key
 from ..torch_private.dtensor import is_shared
+from ..torch_private.wrapped import is_wrapped
 from .kinds import isinstance
 
 __all__ = ["ASKED", "TensorMethod", "asked", "load_tensor_attr", "rely_on_method", "store_tensor_attr", "tensor_class"]
@@ -72,7 +73,7 @@ def tensor_class(vm: Interpreter, tensor: Tensor) -> type:
     info = vm.out.inputs.get(id(tensor))
     if info is not None:
         return type(info.real)
-    if is_shared(tensor):
+    if is_shared(tensor) or is_wrapped(tensor):
         return type(tensor)
     return torch.nn.Parameter if getattr(tensor, "_is_param", False) else Tensor
 
