@@ -13,7 +13,7 @@ from ..errors import GraphBreak
 from ..state import Interpreter
 from ..torch_private.regions import COND
 from ..values.kinds import isinstance
-from .capture import captured, differences, emit, is_tracked, over, read_by
+from .capture import captured, differences, emit, is_tracked, over, read_by, rule
 
 __all__ = ["ROWS", "branch"]
 
@@ -21,6 +21,7 @@ ROWS = Rows()
 
 
 @ROWS.rule(torch.cond)
+@rule
 def _cond(vm: Interpreter, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     operands = vm.materialize(operands)
     if isinstance(pred, bool | int | float | torch.SymBool) and isinstance(operands, tuple | list):
@@ -36,7 +37,7 @@ def branch(vm: Interpreter, what: str, pred: Tensor, true_fn: Any, false_fn: Any
     """One node for `true_fn(*operands) if pred else false_fn(*operands)`: its results are new tensors.
 
     Raises:
-        GraphBreak: a side cannot be captured or has an effect, what the sides give differs, or gradients are wanted through it.
+        GraphBreak: a side cannot be captured or has an effect, or what the sides give differs.
     """
     if vm.out.inside:
         raise GraphBreak(f"{what} is called inside a transform of torch.func")

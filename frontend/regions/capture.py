@@ -7,18 +7,22 @@ what is an operand, a view, or a result twice, is copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.utils import _pytree as pytree
 
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients.state import VisibleState
 from ..graph.aside import storage_of
 from ..state import Interpreter
+from ..torch_private.fake import data_dependent_errors
 from ..values.kinds import isinstance
 
 __all__ = [
@@ -30,6 +34,8 @@ __all__ = [
     "over",
     "read_by",
     "result_like",
+    "rule",
+    "same",
     "single",
     "unlike",
 ]
@@ -50,6 +56,26 @@ class Body:
     reads: list[Tensor]
     results: list[Tensor]
     tree: pytree.TreeSpec
+
+
+def rule(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule for a call: where a size that only the running program knows would decide, the graph breaks."""
+    signature, unknown = inspect.signature(function), data_dependent_errors()
+
+    @wraps(function)
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        try:
+            signature.bind(vm, *args, **kwargs)
+        except TypeError as error:
+            raise GraphBreak(
+                f"an operator that takes functions is called in a way that it is not made for: {error}"
+            ) from None
+        try:
+            return function(vm, *args, **kwargs)
+        except unknown:
+            raise GraphBreak("a size that depends on a tensor's values decides how an operator is called") from None
+
+    return apply
 
 
 def captured(vm: Interpreter, what: str, function: Any, args: Sequence[Any], given: Sequence[Tensor] = ()) -> Body:
@@ -116,9 +142,16 @@ def unlike(first: Sequence[Tensor], second: Sequence[Tensor]) -> str:
             ("devices", a.device, b.device),
             ("strides", list(a.stride()), list(b.stride())),
         ):
-            if x != y:
+            if not same(x, y):
                 return f"result {place} has the {what} {x} and {y}"
     return ""
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal; of sizes that the program computes: whether that is known before it runs."""
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return guard_or_false(a == b)
 
 
 def _nesting(tree: pytree.TreeSpec) -> str:

@@ -19,7 +19,7 @@ from ..errors import GraphBreak
 from ..state import Interpreter
 from ..torch_private.regions import AUX_OUTPUT, AUX_REQUEST, FLEX_ATTENTION, NO_MASK_BLOCK, SAFE_SOFTMAX, SLICED_MASK
 from ..values.kinds import isinstance
-from .capture import captured, is_tracked, result_like
+from .capture import captured, is_tracked, result_like, rule
 from .elementwise import not_elementwise
 
 __all__ = ["ROWS"]
@@ -29,6 +29,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @ROWS.rule(FLEX_ATTENTION)
+@rule
 def _flex_attention(
     vm: Interpreter,
     query: Any,

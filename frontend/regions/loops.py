@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_true
 from torch.utils import _pytree as pytree
 
 from ..calls.registry import Rows, Then
@@ -14,7 +15,7 @@ from ..errors import GraphBreak
 from ..state import Interpreter
 from ..torch_private.regions import CALLS, MAP, SCAN, WHILE_LOOP
 from ..values.kinds import isinstance
-from .capture import Body, captured, emit, is_tracked, over, read_by, result_like, single, unlike
+from .capture import Body, captured, emit, is_tracked, over, read_by, result_like, rule, same, single, unlike
 
 __all__ = ["ROWS"]
 
@@ -28,6 +29,7 @@ def _nested_region(vm: Interpreter, function: Any, *args: Any, **kwargs: Any) ->
 
 
 @ROWS.rule(CALLS["while_loop"])
+@rule
 def _while_loop(vm: Interpreter, cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
     vm.need_symbols()  # AOTAutograd counts the rounds by a symbol
     carried = vm.materialize(carried_inputs)
@@ -51,6 +53,7 @@ def _while_loop(vm: Interpreter, cond_fn: Any, body_fn: Any, carried_inputs: Any
 
 
 @ROWS.rule(CALLS["scan"])
+@rule
 def _scan(vm: Interpreter, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
     init, xs = vm.materialize(init), vm.materialize(xs)
     leaves, tree = _leaves("scan", init)
@@ -93,6 +96,7 @@ def _scan(vm: Interpreter, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0,
 
 
 @ROWS.rule(CALLS["map"])
+@rule
 def _map(vm: Interpreter, f: Any, xs: Any, *args: Any) -> Any:
     items, nesting = _leaves("map", vm.materialize(xs))
     _check_lengths("map", items)
@@ -146,5 +150,7 @@ def _same_nesting(found: pytree.TreeSpec, wanted: pytree.TreeSpec) -> bool:
 
 
 def _check_lengths(what: str, items: Sequence[Tensor]) -> None:
-    if any(item.dim() == 0 or item.shape[0] != items[0].shape[0] for item in items) or items[0].shape[0] == 0:
+    if any(item.dim() == 0 or not same(item.shape[0], items[0].shape[0]) for item in items) or guard_or_true(
+        items[0].shape[0] == 0
+    ):
         raise GraphBreak(f"{what} is given nothing, or tensors of different lengths")
