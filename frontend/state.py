@@ -21,10 +21,10 @@ from .guards.definitions import Definitions
 from .guards.guards import GuardSet
 from .guards.source import Source
 
-__all__ = ["ASSERTED", "Generator", "Interpreter", "Tracked"]
+__all__ = ["ASSERTED", "EITHER", "Generator", "Interpreter", "Tracked"]
 
 
-ASSERTED = -1  # in place of a jump: what is false raises
+ASSERTED, EITHER = -1, -2  # in place of a jump: what is false raises; the caller goes both ways
 
 
 @dataclass
@@ -97,6 +97,10 @@ class Interpreter(Protocol):
     gradients: Any  # `gradients.inside.Inside`
     checks: Any  # `branches.checks.Checks`
     overrides: Any  # `subclasses.overrides.Overrides`
+    branches: Any  # `branches.branches.Branches`
+    side: Any  # `branches.sides.Side`, while one runs
+    steps_of: Any  # `bytecode.opcodes.steps_of`
+    stop_at: int
     recipes: dict[int, tuple[Any, ...]]
     scopes: list[Any]
     open_scopes: list[Any]
@@ -142,11 +146,13 @@ class Interpreter(Protocol):
     def argument(self, value: Any, source: Source, /) -> Any: ...
     def need_symbols(self) -> None: ...
     def places(self) -> list[SourceLine]: ...
+    def read_operands(self, frame: Frame, count: int, arg: Any, /) -> None: ...
 
     # ---- operators ----
 
     def load_attr(self, obj: Any, name: str, /) -> Any: ...
-    def truth(self, value: Any, jump: int | None = None, /) -> bool: ...
+    def truth(self, value: Any, /) -> bool: ...
+    def decision(self, value: Any, jump: int | None = None, /) -> bool | None: ...
     def iterate(self, value: Any, /) -> Any: ...
     def advance(self, iterator: Any, /) -> tuple[bool, Any]: ...
     def listed(self, value: Any, /) -> list[Any]: ...

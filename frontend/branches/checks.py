@@ -8,34 +8,33 @@ call can be run again (`refusal`). All checks of a graph are read at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
 
-from ..bytecode.instruction import Program, disassemble, per_code
 from ..errors import GraphBreak
-from ..state import ASSERTED, Interpreter
+from ..state import ASSERTED, EITHER, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance
+from .flow import always_raises
 from .random_state import devices_of
 
 if TYPE_CHECKING:
     from ..entry.residual import Residual
 
-__all__ = ["CHECK", "Checks", "Refused", "always_raises"]
+__all__ = ["CHECK", "Checks", "Refused"]
 
 CHECK = "control flow depends on a tensor's value"
-_LONGEST = 400  # instructions of a side that raises
 
 
-class Refused(Exception):
+class Refused(BaseException):  # what handles errors of capture lets it pass
     """The graph does more than a check allows: capture starts again and breaks at the first one."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, branches: bool = False) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.branches = reason, branches  # whether it is no check, but a branch of another kind
 
 
 class Checks:
@@ -47,17 +46,25 @@ class Checks:
 
     def takes(self, vm: Interpreter, tensor: Tensor) -> bool:
         """Whether a check of this tensor may be one of the graph's."""
-        return self.refused is None and not vm.out.inside and vm.out.is_known(tensor) and not is_composite(tensor)
+        return (
+            self.refused is None
+            and vm.side is None
+            and not vm.out.inside
+            and vm.out.is_known(tensor)
+            and not is_composite(tensor)
+        )
 
-    def decide(self, vm: Interpreter, tensor: Tensor, target: int | None) -> bool:
+    def decide(self, vm: Interpreter, tensor: Tensor, target: int | None) -> bool | None:
         """The truth of a tensor: at the conditional jump to `target` that the innermost frame is in, or elsewhere.
 
-        Raises GraphBreak where none of the two ways, or both, lead to a `raise`.
+        None where not one of the two ways leads to a `raise`. Raises GraphBreak where it is asked for by anything but a jump.
         """
         if target == ASSERTED:
             return self.expect(vm, tensor, True)
         if target is None:
             raise GraphBreak(CHECK)
+        if target == EITHER:
+            return None
         frame = vm.frames[-1]
         at = frame.ip - 1
         jumps = frame.program.instructions[at].op == "POP_JUMP_IF_TRUE"
@@ -66,7 +73,7 @@ class Checks:
             not jumps: always_raises(frame.code, at + 1, target),
         }
         if raises[True] == raises[False]:
-            raise GraphBreak(CHECK)
+            return None
         return self.expect(vm, tensor, raises[False])
 
     def expect(self, vm: Interpreter, tensor: Tensor, truth: bool) -> bool:
@@ -148,41 +155,3 @@ def _stops_device(node: fx.Node) -> bool:
 
 _STOPS = ["index", "gather", "scatter", "embedding", "take", "put", "nll", "cross_entropy", "margin", "bernoulli"]
 _STOPS += ["multinomial", "unpool", "ctc", "one_hot", "repeat_interleave", "bincount", "assert", "dropout_p"]
-
-
-def always_raises(code: Any, index: int, other: int) -> bool:
-    """Whether everything from this instruction on ends in a `raise`, or at the other way's first one: a condition had more parts."""
-    return bool(_always_raises(code, index, other))
-
-
-@per_code
-def _always_raises(code: Any, index: int, other: int) -> bool:
-    program = disassemble(code)
-    seen: set[int] = set()
-    open_ = [index]
-    raises = False
-    while open_:
-        at = open_.pop()
-        if at in seen or at == other:
-            continue
-        if at >= len(program.instructions) or len(seen) > _LONGEST:
-            return False
-        seen.add(at)
-        following = _following(program, at)
-        if following is None:
-            return False
-        raises = raises or not following
-        open_ += following
-    return raises
-
-
-def _following(program: Program, at: int) -> list[int] | None:
-    """The instructions that may come next; none behind a `raise`; None where the frame returns or waits."""
-    op, arg = program.instructions[at].op, program.instructions[at].arg
-    if op in ("RAISE_VARARGS", "RERAISE"):
-        return []
-    if op in ("RETURN_VALUE", "YIELD_VALUE", "SEND", "RETURN_GENERATOR"):
-        return None
-    if op == "JUMP":
-        return [arg]
-    return [at + 1, arg] if op.startswith(("POP_JUMP", "FOR_ITER")) else [at + 1]

@@ -26,14 +26,22 @@ def JUMP(vm: Interpreter, frame: Frame, target: int) -> None:
     frame.ip = target
 
 
-def POP_JUMP_IF_FALSE(vm: Interpreter, frame: Frame, target: int) -> None:
-    if not vm.truth(frame.stack.pop(), target):
+def POP_JUMP_IF_FALSE(vm: Interpreter, frame: Frame, target: int) -> str | None:
+    truth = vm.decision(frame.stack.pop(), target)
+    if not truth:
+        if truth is None:
+            return vm.branches.run(vm, frame, frame.ip, target)
         frame.ip = target
+    return None
 
 
-def POP_JUMP_IF_TRUE(vm: Interpreter, frame: Frame, target: int) -> None:
-    if vm.truth(frame.stack.pop(), target):
+def POP_JUMP_IF_TRUE(vm: Interpreter, frame: Frame, target: int) -> str | None:
+    truth = vm.decision(frame.stack.pop(), target)
+    if truth:
         frame.ip = target
+    elif truth is None:
+        return vm.branches.run(vm, frame, target, frame.ip)
+    return None
 
 
 def POP_JUMP_IF_NONE(vm: Interpreter, frame: Frame, target: int) -> None:

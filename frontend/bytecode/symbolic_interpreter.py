@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..branches.branches import Branches
 from ..branches.checks import Checks
+from ..branches.sides import Side
 from ..breaks import breaks
 from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
@@ -104,6 +106,9 @@ class SymbolicInterpreter:
         self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
         self.gradients = Inside()
         self.checks = Checks()
+        self.branches = Branches()
+        self.side: Side | None = None  # of a branch that is being run
+        self.steps_of = steps_of
         self.out.new_leaf = functools.partial(self.gradients.note, self)
         self.created: dict[int, Any] = {}
         self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
@@ -151,7 +156,7 @@ class SymbolicInterpreter:
             raise error
         self.frames.append(frame)
         self.codes[id(frame.code)] = frame.code
-        steps = steps_of(frame.code)
+        steps = self.steps_of(frame.code)
         recording, self.recording = self.recording, False
         try:
             while True:
@@ -164,7 +169,7 @@ class SymbolicInterpreter:
                 if self.step == self.stop_at:
                     raise self._stopped()
                 if self.unread and touched:
-                    self._read(frame, touched, arg)
+                    self.read_operands(frame, touched, arg)
                 try:
                     if frame.error is not None:
                         thrown, frame.error = frame.error, None
@@ -242,7 +247,7 @@ class SymbolicInterpreter:
         """Bring an argument of the call onto the stack."""
         return self.user.wrap(value, source)
 
-    def _read(self, frame: Frame, count: int, arg: Any) -> None:
+    def read_operands(self, frame: Frame, count: int, arg: Any) -> None:
         """Read the operands of the next instruction that were not read yet."""
         stack = frame.stack
         end = len(stack)
@@ -312,6 +317,8 @@ class SymbolicInterpreter:
 
         With `direct`, the result is that of a CALL instruction, with nothing left to do: frames can be suspended in it.
         """
+        if self.side is not None:
+            self.side.check(function)
         return dispatch.call(self, function, tuple(args), kwargs, direct)
 
     def inline(
@@ -427,8 +434,12 @@ class SymbolicInterpreter:
 
     # ---- operators ----
 
-    def truth(self, value: Any, jump: int | None = None) -> bool:
-        """`bool(value)`; `jump`: where the conditional jump leads that asks for it."""
+    def truth(self, value: Any) -> bool:
+        """`bool(value)`."""
+        return bool(self.decision(value))
+
+    def decision(self, value: Any, jump: int | None = None) -> bool | None:
+        """`bool(value)` for a conditional jump, by where it leads; None where both ways are to be taken (`branches`)."""
         if value is None or value is True or value is False:
             return bool(value)
         if isinstance(value, Tensor):

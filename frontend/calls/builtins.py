@@ -416,7 +416,7 @@ def _refuse(reason: str) -> Any:
 
 
 def _assert(vm: Interpreter, condition: Any, message: Any, at: int | None = None) -> None:
-    if not vm.truth(condition, at):
+    if not vm.decision(condition, at):
         raise UserRaise(AssertionError(message))
 
 

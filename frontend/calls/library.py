@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from ..errors import GraphBreak, UserRaise
 from ..graph.dynamic import concrete
 from ..guards.source import Const, Fetch, Item
-from ..state import Interpreter
+from ..state import EITHER, Interpreter
 from ..torch_private.dispatch import storage_key
 from ..torch_private.fake import real_tensors
 from ..values import object as objects
@@ -97,6 +97,8 @@ def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
         late = vm.dynamic.extreme(keys, function is max) if key is None else None
         if late is not None:
             return late
+        if key is None and all(isinstance(item, Tensor) for item in items):
+            return _extreme_tensor(vm, items, symbol)
         best = 0
         for i in range(1, len(items)):
             if vm.truth(operators.compare(vm, symbol, keys[i], keys[best])):
@@ -104,6 +106,15 @@ def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
         return items[best]
 
     return apply
+
+
+def _extreme_tensor(vm: Interpreter, items: list[Tensor], symbol: str) -> Tensor:
+    best = items[0]
+    for item in items[1:]:
+        found = operators.compare(vm, symbol, item, best)
+        truth = vm.decision(found, EITHER)
+        best = vm.branches.either(vm, found, item, best) if truth is None else item if truth else best
+    return best
 
 
 ROWS.rule(max)(_extreme(max, ">"))

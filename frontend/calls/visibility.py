@@ -124,6 +124,8 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
     """`left is right`; that two values of the caller's are different objects is guarded."""
     if left is right:
         return True
+    if vm.branches.choices.are_among(left, right):
+        raise GraphBreak("two tensors are compared by identity, one of which is one of two, by a tensor's value")
     for value, other in ((left, right), (right, left)):
         if type(value) is torch.SymFloat and isinstance(other, torch.Tensor | torch.SymFloat):
             vm.dynamic.check_type(value)

@@ -198,6 +198,7 @@ class _Attempt:
     views: bool = True  # whether the generated function makes results that are views, and not the graph
     outside: bool = False  # whether backward comes to hooks of the program's behind the graph
     refused: str | None = ""  # why the graph takes no checks
+    unbranched: str | None = None  # why it takes no other branches
 
     def first(self) -> Capture:
         """Run it; again, up to an earlier place, where a break cannot be split."""
@@ -207,7 +208,8 @@ class _Attempt:
             try:
                 return self.run(stop)
             except Refused as refused:
-                self.refused, stop = refused.reason, None
+                self.refused = self.refused if refused.branches else refused.reason
+                self.unbranched, stop = refused.reason if refused.branches else self.unbranched, None
             except CaptureError as error:
                 if isinstance(error, HooksOutside) and not self.outside:
                     self.outside = True
@@ -227,7 +229,7 @@ class _Attempt:
         vm = SymbolicInterpreter(self.dynamic, self.marks)
         vm.splits, vm.exporting = self.family is not None, self.exporting
         vm.gradients.outside = self.outside
-        vm.checks.refused = self.refused
+        vm.checks.refused, vm.branches.refused = self.refused, self.unbranched
         vm.label = "".join(
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
             for p in _definition(self.target)
@@ -446,6 +448,7 @@ def _finish(
     if body.views is not None:
         body.post[:0] = body.views.statements()
         body.views.sweep()
+    vm.branches.finish(vm, body.outputs)
     failing = vm.checks.finish(vm, body)
     body.post[:0] = settle(vm, body)
     outputs = body.outputs

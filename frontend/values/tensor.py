@@ -121,6 +121,8 @@ def asked(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     That of a computed tensor follows from the same facts of the inputs, or breaks the graph.
     """
     info, read = vm.out.inputs.get(id(tensor)), ASKED[name]
+    if info is None and vm.branches.choices.is_one_of(tensor):
+        raise GraphBreak(f"a tensor is asked for {name} that is one of two, by a tensor's value")
     if info is not None and vm.out.version(info) == info.version:
         value = tensor.storage_offset() if name == "storage_offset" else read(info.real)
         inputs = [info]

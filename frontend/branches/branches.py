@@ -1,0 +1,124 @@
+"""Branches: an `if` on a tensor of which both sides compute, and nothing else, stays in the graph.
+
+Both sides are run. Where they are short and cannot fail, they are computed both, and results are chosen by `torch.where`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..bytecode.frame import Frame
+from ..errors import GraphBreak
+from ..gradients.state import VisibleState
+from ..state import Interpreter
+from ..torch_private.dtensor import is_composite
+from ..values.kinds import isinstance
+from ..values.lazy import Unread
+from .checks import CHECK, Refused
+from .flow import join_of
+from .selects import Choices, pieces_of, unequal, why_not
+from .sides import Plan, Prevented, run_side
+
+__all__ = ["Branches"]
+
+_DEEPEST = 3  # branches in sides of branches
+
+
+class Branches:
+    """Those of one capture. `refused` says why there may be none; None: nothing is against them."""
+
+    def __init__(self) -> None:
+        self.refused: str | None = None
+        self.choices = Choices()
+        self.depth = 0
+
+    def run(self, vm: Interpreter, frame: Frame, true: int, false: int) -> str | None:
+        """Go on behind a conditional jump on a tensor, whose two ways begin at these instructions: the signal of the instruction.
+
+        Raises GraphBreak where the graph ends there.
+        """
+        predicate = frame.before[-1]
+        predicate = predicate.read() if type(predicate) is Unread else predicate
+        try:
+            if self.refused is not None:
+                raise Prevented(self.refused)
+            return self._run(vm, frame, predicate, true, false)
+        except Prevented as prevented:
+            raise GraphBreak(f"{CHECK}, and {prevented.reason}" if prevented.reason else CHECK) from None
+
+    def either(self, vm: Interpreter, predicate: Tensor, first: Any, second: Any) -> Any:
+        """`first if predicate else second`, of values that are there already. Raises GraphBreak where where cannot choose."""
+        reason: str | None = self.refused
+        if reason is None and isinstance(first, Tensor) and isinstance(second, Tensor) and not vm.out.inside:
+            try:
+                unequal(vm, ("result", None), first, second)
+                reason = why_not(vm, predicate, [(first, second)])
+                if reason is None:
+                    return self.choices.choose(vm, predicate, [(first, second)])[0]
+            except Prevented as prevented:
+                reason = prevented.reason
+        raise GraphBreak(f"{CHECK}, and {reason}" if reason else CHECK)
+
+    def finish(self, vm: Interpreter, results: list[Tensor]) -> None:
+        """Raises Refused where what was chosen can be told from what eager gives."""
+        reason = self.choices.refusal(vm, results)
+        if reason is not None:
+            raise Refused(reason, branches=True)
+
+    def _run(self, vm: Interpreter, frame: Frame, predicate: Tensor, true: int, false: int) -> str | None:
+        join = join_of(frame.code, frame.ip - 1)
+        if join is None or vm.out.inside or vm.generators or frame.code.co_flags & 0x20 or is_composite(predicate):
+            raise Prevented("")
+        if self.depth >= _DEEPEST or not vm.out.is_known(predicate):
+            raise Prevented("")
+        self.depth += 1
+        try:
+            return self._both(vm, frame, predicate, (true, false), join)
+        finally:
+            self.depth -= 1
+
+    def _both(self, vm: Interpreter, frame: Frame, predicate: Tensor, ways: tuple[int, int], join: int) -> str | None:
+        plan = Plan(frame.code, join, known_of(vm, frame))
+        state = VisibleState(vm)
+        tried = Prevented("")
+        with vm.out.beside([]) as first:
+            try:
+                one = run_side(vm, frame, ways[0], join)
+                with vm.out.beside([]) as second:
+                    other = run_side(vm, frame, ways[1], join)
+                    build = plan.ended(one, other)
+                    pairs = [(one.at(path), other.at(path)) for path in plan.paths]
+                    for path, (a, b) in zip(plan.paths, pairs, strict=True):
+                        unequal(vm, path, a, b)
+                    reason = why_not(vm, predicate, pairs, pieces_of(first, second), pieces_of(second))
+                    written = first.writes() or second.writes()
+            except Prevented as prevented:
+                tried, reason, written = prevented, prevented.reason, first.writes()
+        if written or state.is_changed():
+            raise Refused(f"a side of a branch writes to what was there before: {reason or frame.line}", branches=True)
+        if tried.reason or reason is not None:
+            raise Prevented(reason or "")
+        ends = [run_side(vm, frame, way, join) for way in ways]
+        chosen = self.choices.choose(vm, predicate, [tuple(end.at(path) for end in ends) for path in plan.paths])
+        if callable(build):
+            frame.result = build(chosen)
+            return "return"
+        fast, stack = build
+        frame.fast = {n: v for n, v in frame.fast.items() if n in fast} | {n: v(chosen) for n, v in fast.items()}
+        frame.stack[:] = [value(chosen) for value in stack]
+        frame.ip = join
+        return None
+
+
+def known_of(vm: Interpreter, frame: Frame) -> set[int]:
+    """The containers that are there already, as far as a side can reach them through variables and the stack."""
+    found: set[int] = set()
+    ahead: list[Any] = [*frame.fast.values(), *frame.stack, *(shadow.copy for shadow in vm.user.shadows)]
+    while ahead:
+        value = ahead.pop()
+        if type(value) in (list, tuple, dict) and id(value) not in found:
+            found.add(id(value))
+            ahead += value.values() if type(value) is dict else value
+    return found | set(vm.user.by_value) | set(vm.user.by_real)

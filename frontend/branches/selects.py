@@ -1,0 +1,211 @@
+"""Both sides of a branch are computed, and `torch.where` chooses: which sides, and what must not be told from eager's.
+
+- A side has few operators, each cheap, none of which can fail or draws random numbers.
+- What is chosen is eager's bit by bit; its sizes, strides, dtype and device are those of both sides.
+- Eager gives one of two tensors, where `where` gives a third. So nothing of the three is written to, and two of them are never
+  handed out (`Choices.refusal`).
+- Gradients: the side that was not taken gets zeros where eager gives it nothing. These have to stay zeros: on the way down to what
+  both sides share every formula is linear with finite factors, and both sides lead to the same leaves, so that none has a gradient
+  of zeros where eager has None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..graph.output import MUTATES
+from ..state import Interpreter
+from ..torch_private.dtensor import is_composite
+from ..values.kinds import isinstance
+from ..values.tensor import tensor_class
+from .sides import Path, Prevented, named
+
+__all__ = ["Choices", "pieces_of", "unequal", "why_not"]
+
+_MOST = 12  # operators of a side
+# Operators, by the names of functions and methods, that are cheap and fail for no values.
+_CHEAP = frozenset(
+    """
+    add sub mul neg abs exp exp2 expm1 log log1p log2 sin cos tan tanh sigmoid relu silu gelu softplus sqrt rsqrt square reciprocal erf
+    truediv div divide true_divide multiply subtract rsub clamp clamp_min clamp_max clip maximum minimum where sign floor ceil round
+    trunc isfinite isnan isinf eq ne lt le gt ge logical_and logical_or logical_not and_ or_ xor invert bitwise_and bitwise_or pos lerp
+    max min sum mean amax amin any all reshape view permute transpose t unsqueeze squeeze flatten expand expand_as clone detach float double to
+    zeros_like ones_like full_like masked_fill nan_to_num softmax log_softmax norm getattr contiguous type_as half bfloat16
+    """.split()  # noqa: SIM905
+)
+# Those whose gradient of zeros is zeros for all values of their operands, which are tensors or finite numbers.
+_LINEAR = frozenset(
+    """
+    add sub neg relu reshape view permute transpose t unsqueeze squeeze flatten expand expand_as clone sum mean float double to where
+    pos getitem select contiguous masked_fill
+    """.split()  # noqa: SIM905
+)
+_SCALED = frozenset(
+    ["mul", "multiply", "truediv", "div", "divide", "true_divide"]
+)  # linear where one operand is a number
+
+
+def pieces_of(aside: Any, inner: Any = None) -> list[fx.Node]:
+    """The nodes of a side; those of the other side are behind them."""
+    later = set() if inner is None else {inner._last, *inner._nodes()}
+    return [node for node in aside._nodes() if node not in later and node.op.startswith(("call", "get_attr"))]
+
+
+def unequal(vm: Interpreter, path: Path, a: Tensor, b: Tensor) -> None:
+    """Raises Prevented where two tensors differ in what where cannot mend."""
+    for one in (a, b):
+        info = vm.out.inputs.get(id(one))
+        if tensor_class(vm, one) is not Tensor or info is not None and info.real.__dict__:
+            raise Prevented(f"{named(path)} is more than a plain tensor")
+    for what, x, y in (
+        ("dtype", a.dtype, b.dtype),
+        ("sizes", list(a.shape), list(b.shape)),
+        ("device", a.device, b.device),
+        ("strides", list(a.stride()), list(b.stride())),
+        ("requires_grad", a.requires_grad, b.requires_grad),
+    ):
+        if x != y:
+            raise Prevented(f"{named(path)} has the {what} {x} on one side and {y} on the other")
+
+
+def why_not(
+    vm: Interpreter, predicate: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], *sides: Sequence[fx.Node]
+) -> str | None:
+    """Why results cannot be chosen by where; None: they can."""
+    for side in sides:
+        odd = next((n for n in side if not is_cheap(n)), None)
+        if odd is not None:
+            return f"{name_of(odd)} is computed on one side"
+        if len(side) > _MOST:
+            return f"a side has more than {_MOST} operators"
+    for a, b in pairs:
+        if is_composite(a) or is_composite(b) or a.device != predicate.device:
+            return "its value lies on another device"
+        if torch.where(torch.empty((), dtype=torch.bool, device=a.device), a, b).stride() != a.stride():
+            return "what is chosen has strides of its own"
+        if a.requires_grad and (a.is_leaf or b.is_leaf):
+            return "a leaf is one of the values"
+        if a.requires_grad:
+            reason = gradients_differ(vm, vm.out.node(a), vm.out.node(b))
+            if reason is not None:
+                return reason
+    return None
+
+
+def is_cheap(node: fx.Node) -> bool:
+    """Whether an operator may be computed for nothing: it has no effect, fails for no values, and costs little."""
+    if node.meta.get(MUTATES):
+        return False
+    if name_of(node) == "getitem":
+        return not any(isinstance(n.meta.get("example_value"), Tensor) for n in node.all_input_nodes[1:])
+    return name_of(node) in _CHEAP
+
+
+def gradients_differ(vm: Interpreter, a: fx.Node, b: fx.Node) -> str | None:
+    """What of gradients would not be eager's."""
+    first, second = ancestors(a), ancestors(b)
+    for node in sorted(first ^ second):
+        if node.op == "placeholder":
+            return "a side alone leads to a tensor that requires gradients"
+        if not is_linear(node):
+            return f"the gradient of {name_of(node)} may not be finite on the side that is not taken"
+    return None
+
+
+def ancestors(node: fx.Node) -> set[fx.Node]:
+    """A node and all that its gradient comes to."""
+    found: set[fx.Node] = set()
+    ahead = [node]
+    while ahead:
+        one = ahead.pop()
+        value = one.meta.get("example_value")
+        if one in found or isinstance(value, Tensor) and not value.requires_grad:
+            continue
+        found.add(one)
+        ahead += one.all_input_nodes
+    return found
+
+
+def is_linear(node: fx.Node) -> bool:
+    """Whether zeros that arrive at a node go on as zeros."""
+    name = name_of(node)
+    if name in _SCALED:
+        given = node.args
+        numbers = [v for v in (given if name == "mul" else given[1:]) if type(v) is int or type(v) is float]
+        return len(given) == 2 and any(1e-30 < abs(number) < 1e30 for number in numbers)
+    if name in ("add", "sub") and len(node.args) + len(node.kwargs) > 2:  # alpha
+        return False
+    return name in _LINEAR and not isinstance(node.meta.get("example_value"), tuple)
+
+
+def name_of(node: fx.Node) -> str:
+    """The operator, by the name of its function or method; that of an attribute for what reads one."""
+    target: Any = node.target
+    if isinstance(target, str):
+        return target
+    name: str = getattr(target, "__name__", str(target))
+    return name.strip("_") if name.startswith("__") else name
+
+
+class Choices:
+    """What was chosen in a capture."""
+
+    def __init__(self) -> None:
+        self.groups: list[set[int]] = []  # memory of which eager has one where another is asked for
+        self._alive: list[Tensor] = []
+
+    def choose(self, vm: Interpreter, predicate: Tensor, pairs: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
+        """What is behind the branch for each pair."""
+        out = vm.out
+        taken = out.call_function(torch.ne, (predicate, 0), {})
+        taken = out.call_method("reshape", (taken, ()), {}) if taken.dim() else taken
+        known: dict[tuple[int, int], Tensor] = {}
+        for a, b in (pairs := list(pairs)):
+            if (id(a), id(b)) not in known:
+                made = a if a is b else out.call_function(torch.where, (taken, a, b), {})
+                known[id(a), id(b)] = made
+                if made is not a:
+                    self.note(made, a, b)
+        return [known[id(a), id(b)] for a, b in pairs]
+
+    def note(self, made: Tensor, *among: Tensor) -> None:
+        """`made` stands for one of these tensors."""
+        self._alive += [made, *among]
+        group = set(map(_memory, (made, *among)))
+        self.groups = [g for g in self.groups if g.isdisjoint(group)] + [
+            group.union(*(g for g in self.groups if not g.isdisjoint(group)))
+        ]
+
+    def is_one_of(self, tensor: Tensor) -> bool:
+        """Whether a tensor's memory is one or another in eager."""
+        return bool(self.groups) and any(_memory(tensor) in group for group in self.groups)
+
+    def are_among(self, left: Any, right: Any) -> bool:
+        """Whether two tensors may be one in eager."""
+        if not self.groups or not isinstance(left, Tensor) or not isinstance(right, Tensor):
+            return False
+        return any({_memory(left), _memory(right)} <= group for group in self.groups)
+
+    def refusal(self, vm: Interpreter, results: Sequence[Tensor]) -> str | None:
+        """Why what was chosen can be told from what eager gives; None: it cannot."""
+        if not self.groups:
+            return None
+        inputs = [i.fake for i in vm.out.inputs.values() if isinstance(i.fake, Tensor) and not is_composite(i.fake)]
+        written = {_memory(t) for t in (*self._alive, *inputs)} & vm.out._written
+        seen = set(map(_memory, (*results, *inputs)))
+        for group in self.groups:
+            if group & written:
+                return "a tensor is written to that is one of two, by a tensor's value"
+            if len(group & seen) > 1:
+                return (
+                    "a tensor is given out that is one of two, by a tensor's value, which both can be told from a third"
+                )
+        return None
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
