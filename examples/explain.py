@@ -9,7 +9,7 @@ def clip_norm(x: torch.Tensor, limit: float) -> torch.Tensor:
     """Decides in Python, by a tensor's value."""
     norm = x.square().sum().sqrt()
     if norm > limit:
-        x = x * (limit / norm)
+        x = x.clone().mul_(limit / norm)
     return x + 1
 
 

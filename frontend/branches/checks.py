@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx
 
+from ..entry.nature import calls_of
 from ..errors import GraphBreak
 from ..state import ASSERTED, EITHER, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.functions import OpOverload, OpOverloadPacket
+from ..torch_private.regions import WHILE_LOOP
 from ..values.kinds import isinstance
 from .flow import always_raises
 from .random_state import devices_of
@@ -113,8 +115,10 @@ def refusal(vm: Interpreter, flags: list[Tensor]) -> str | None:
         return "the graph takes gradients itself"
     if any(is_composite(info.fake) or isinstance(info.fake, torch.Generator) for info in vm.out.used):
         return "the graph works on shards, or draws of a generator of the caller's"
-    nodes = [n for n in vm.out.graph.nodes if n.op.startswith("call")]
+    nodes = calls_of(vm)
     unknown = next((n for n in nodes if not is_repeatable(n)), None)
+    if any(n.target is WHILE_LOOP for n in nodes):
+        return "a loop of the graph may not end where a check fails"
     if unknown is not None:
         return f"{unknown.name} may have an effect"
     if devices_of(vm.out.graph):

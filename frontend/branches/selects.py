@@ -201,9 +201,7 @@ class Choices:
             if group & written:
                 return "a tensor is written to that is one of two, by a tensor's value"
             if len(group & seen) > 1:
-                return (
-                    "a tensor is given out that is one of two, by a tensor's value, which both can be told from a third"
-                )
+                return "a tensor is given out that is one of two, by a tensor's value"
         return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, fx
 
 from ..state import Interpreter
 from ..values.kinds import isinstance, namespace_of
 from .effects import DELETED
 
-__all__ = ["changes", "is_repeatable", "is_writing"]
+__all__ = ["calls_of", "changes", "is_repeatable", "is_writing"]
 
 # Parts of the names of operators that draw random numbers.
 _RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson"]
@@ -19,9 +19,16 @@ def is_writing(vm: Interpreter) -> bool:
     return any(map(vm.out.is_written, vm.out.used))
 
 
+def calls_of(vm: Interpreter) -> list[fx.Node]:
+    """The calls of the graph, and of the graphs that its nodes name."""
+    graphs = [vm.out.graph, *(m.graph for one in vm.out.modules.values() for m in one.modules() if hasattr(m, "graph"))]
+    return [node for graph in graphs for node in graph.nodes if node.op.startswith("call")]
+
+
 def is_repeatable(vm: Interpreter) -> bool:
-    called = (n for n in vm.out.graph.nodes if n.op.startswith("call"))
-    names = [n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in called]
+    names = [
+        n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in calls_of(vm)
+    ]
     return not any(word in name for name in names for word in _RANDOM)
 
 

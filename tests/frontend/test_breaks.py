@@ -458,7 +458,7 @@ def test_three_graphs_for_two_branches():
     def bar(a, b):
         x = a / (torch.abs(a) + 1)
         if b.sum() < 0:
-            b = b * -1
+            b = b.double() * -1
         return x * b
 
     fast, log = compiled(bar)

@@ -138,13 +138,13 @@ def behind_a_branch(x):
 CAPTURED = [
     *(scaled, kept, summed, by_float, clipped, operands, numbers_in_tensors, written_to, not_finite),
     with_gradients,
+    behind_a_branch,
 ]
 BROKEN = [
     asked_for_its_type,
     handed_on,
     the_same_object,
     of_other_dtypes,
-    behind_a_branch,
     compared,
     as_text,
     whole,

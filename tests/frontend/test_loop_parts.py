@@ -141,13 +141,13 @@ def test_a_flag_is_asked_before_it_is_written_to_and_not_behind():
     for _ in range(4):
         x = torch.randn(3)
         assert torch.equal(fast(x, count), function(x, other)) and torch.equal(count, other)
-    assert {b.reason for b in log.breaks} == {"control flow depends on a tensor's value"}
+    assert log.breaks and all(b.reason.startswith("control flow depends on a tensor's value") for b in log.breaks)
     shared = torch.tensor([0, 0])
     alias = shared.clone()
     assert torch.equal(fast(x, shared[0]), function(x, alias[0])) and torch.equal(shared, alias)
 
 
-def test_flags_that_turn_all_the_time_are_breaks():
+def test_flags_that_turn_all_the_time_choose_what_both_sides_compute():
     flags = [torch.tensor(False) for _ in range(5)]
 
     def function(x):
@@ -162,7 +162,7 @@ def test_flags_that_turn_all_the_time_are_breaks():
             flag.fill_(bool(torch.randint(0, 2, (), generator=draw)))
         x = torch.randn(3)
         assert torch.equal(fast(x), function(x))
-    assert log.breaks and not log.fallbacks
+    assert not log.breaks and not log.fallbacks
 
 
 def test_an_exported_graph_asks_for_its_flag():
@@ -350,11 +350,12 @@ def test_a_number_that_an_operator_needs_breaks_the_graph_behind_another_break()
     def function(x, a):
         x = x * 2
         if x.sum() > 1e9:
-            x = x + 1
+            x = x.clone().add_(1)
         return torch.nn.functional.leaky_relu(x @ weight, a * 2).sum()
 
     fast, log = compiled(function, number_backend, on_error="raise")
     for k in range(20):
         x = torch.randn(2, 4)
         torch.testing.assert_close(fast(x, 0.1 + 0.01 * k), function(x, 0.1 + 0.01 * k))
-    assert len(log.captures) < 16 and {b.reason for b in log.breaks} > {"control flow depends on a tensor's value"}
+    reasons = {b.reason for b in log.breaks}
+    assert len(log.captures) < 16 and len(reasons) > 1 and any("control flow depends on" in r for r in reasons)

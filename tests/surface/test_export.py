@@ -320,7 +320,7 @@ def test_arguments_that_were_one_tensor():
 def bar(a, b):
     x = a / (torch.abs(a) + 1)
     if b.sum() < 0:
-        b = b * -1
+        b = b.double() * -1
     return x * b
 
 

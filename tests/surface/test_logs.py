@@ -25,7 +25,7 @@ def fresh():
 def bar(a, b):
     x = a / (torch.abs(a) + 1)
     if b.sum() < 0:
-        b = b * -1
+        b = b.double() * -1
     return x * b
 
 
