@@ -21,7 +21,8 @@ def is_writing(vm: Interpreter) -> bool:
 
 def calls_of(vm: Interpreter) -> list[fx.Node]:
     """The calls of the graph, and of the graphs that its nodes name."""
-    graphs = [vm.out.graph, *(m.graph for one in vm.out.modules.values() for m in one.modules() if hasattr(m, "graph"))]
+    inner = (module for one in vm.out.modules.values() for module in one.modules())
+    graphs = [vm.out.graph, *(module.graph for module in inner if isinstance(module, fx.GraphModule))]
     return [node for graph in graphs for node in graph.nodes if node.op.startswith("call")]
 
 
