@@ -31,7 +31,7 @@ from ..graph.fake_dispatch import new_fake_mode
 from ..graph.output import OutputGraph
 from ..guards.definitions import Definitions
 from ..guards.guards import GuardSet
-from ..guards.source import Attr, Item, Source
+from ..guards.source import Attr, Fetch, Item, Source
 from ..modes.defaults import Defaults
 from ..modes.inference import Inference
 from ..modes.randomness import Generators
@@ -43,7 +43,7 @@ from ..torch_private.fake import allow_symbols, data_dependent_errors
 from ..torch_private.symbols import new_shape_env
 from ..values import function as functions
 from ..values import object as objects
-from ..values.container import InstanceDict, LazyDict
+from ..values.container import InstanceDict, LazyDict, is_class_namespace, shown_dict
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
@@ -463,14 +463,35 @@ class SymbolicInterpreter:
         return len(mapping) > 0 if mapping is not None else bool(self.native(bool, value))
 
     def tracked_mapping(self, value: Any) -> LazyDict | None:
-        """The reading view of a user's object that derives from dict."""
+        """The reading view of a user's object that derives from dict, or shows a dict."""
         if type(value) is LazyDict:
             return value
+        if type(value) is types.MappingProxyType:
+            return self._shown_mapping(value)
         if isinstance(value, dict) and type(value) not in (dict,) and self.user.source_of(value) is not None:
             entry = self.user.by_value[id(value)]
             if entry.real is value:
                 return LazyDict(self, value, entry.source)
         return None
+
+    def _shown_mapping(self, proxy: types.MappingProxyType[Any, Any]) -> LazyDict | None:
+        """The dict behind a mapping proxy of the user's; the same that the program may reach, and change, by its own name."""
+        entry = self.user.by_value.get(id(proxy))
+        if entry is None or entry.real is not proxy or not isinstance(shown := shown_dict(proxy), dict):
+            return None
+        if is_class_namespace(entry.source):
+            if self.effects.classes:
+                raise Unsupported("the namespace of a class is read after one was written")
+            return LazyDict(self, shown, entry.source)
+        if "__module__" in shown:  # a class's, under a name of the caller's
+            return None
+        source = Fetch(shown_dict, entry.source)
+        found = self.user.wrap(shown, source)
+        if found is shown or not isinstance(found, dict):
+            return self.tracked_mapping(found)
+        mapping = LazyDict(self, shown, source)
+        mapping.shadow = found
+        return mapping
 
     def tracked_contents(self, value: Any) -> LazyDict | list[Any] | None:
         """What a user's object that derives from dict or list holds, for reading."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ..errors import Unsupported, UserRaise
 from ..guards.sameness import made_set, recipe, same_keys
-from ..guards.source import Attr, Fetch, Item, Source
+from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
 from .constant import is_constant
 from .kinds import isinstance
@@ -312,6 +313,16 @@ class LazyDict(_View):
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """`dict.setdefault`."""
         return self.writable().setdefault(key, default)
+
+
+def shown_dict(proxy: Any) -> Any:
+    """The mapping that a mapping proxy shows."""
+    return gc.get_referents(proxy)[0]
+
+
+def is_class_namespace(source: Source) -> bool:
+    """Whether a proxy comes from a class: attributes of classes are tracked one by one."""
+    return isinstance(source, Attr) and isinstance(source.base, Const) and isinstance(source.base.value, type)
 
 
 class _DictView:

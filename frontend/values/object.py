@@ -144,6 +144,8 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
         if meta is not MISSING and not _has(meta, "__get__"):
             return wrap_class_value(vm, meta, meta_owner, name)
         value = vm.native(getattr, cls, name)
+        if name == "__dict__" and not vm.is_created(cls) and not vm.is_library(cls.__module__):
+            vm.user.track(value, value, Attr(Const(cls, cls.__name__), name))
         if name in ("__name__", "__qualname__") and can_change(cls) and not vm.is_library(cls.__module__):
             vm.guards.add("equals", Attr(Const(cls, value), name), value)
         return value
