@@ -279,6 +279,8 @@ def LIST_EXTEND(vm: Interpreter, frame: Frame, n: int) -> None:
         text = f"Value after * must be an iterable, not {vm.type_of(value).__name__}"
         raise UserRaise(TypeError(text))
     frame.stack[-n].extend(vm.listed(value))
+    if isinstance(value, Tensor) and vm.overrides.concern((value,)):
+        vm.overrides.run(len, (value,), {})  # as `list.extend` does, to know how much is to come
 
 
 def SET_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:

@@ -99,7 +99,7 @@ class SymbolicInterpreter:
         self.overrides = Overrides(
             self, functools.partial(subclasses.load, self), functools.partial(subclasses.store, self)
         )
-        self.out.overridden = self.overrides.by_object
+        self.out.overrides = self.overrides
         self.frames: list[Frame] = []
         self.label = ""  # what is captured, for profilers
         self.splits = False  # whether the capture may end at a graph break

@@ -76,9 +76,16 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
         return vm.native(function, *args, **kwargs)
     if not is_operator(function):
         return torch_answer(vm, function, args, kwargs)
+    method = _OTHER_NAMES.get(function)
+    if method is not None and args and isinstance(args[0], Tensor):
+        return vm.out.call_method(method, args, kwargs)
     if kwargs.get("out") is not None:
         check_out(vm, function, args, kwargs, ["out"])
     return vm.out.call_function(function, args, kwargs)
+
+
+# Methods of tensors in Python that are found by other names than they have (`__ipow__` is called `pow_`).
+_OTHER_NAMES = {f: n for n, f in vars(Tensor).items() if isinstance(f, types.FunctionType) and f.__name__ != n}
 
 
 def is_operator(function: Any) -> bool:

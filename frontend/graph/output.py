@@ -83,7 +83,7 @@ class OutputGraph:
     when its tensor is first used.
     """
 
-    overridden: Callable[..., Any]  # runs a call whose meaning an object among its arguments gives
+    overrides: Any = None  # `subclasses.overrides.Overrides` of the capture
     inside = differentiated = batched = False  # whether transforms of torch.func run it, those of gradients, of batches
     transforms = False  # whether it calls transforms
 
@@ -315,7 +315,9 @@ class OutputGraph:
         try:
             lifted = self.lift(args), self.lift(kwargs)
         except Overridden:
-            return self.overridden(getattr(Tensor, target) if op == "call_method" else target, args, kwargs)
+            if self.overrides is None:
+                raise
+            return self.overrides.by_object(getattr(Tensor, target) if op == "call_method" else target, args, kwargs)
         run_args = args[1:] if op == "call_method" else args
         given = list(tensors_in((args, kwargs)))
         name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
@@ -441,11 +443,15 @@ class OutputGraph:
 
     def beside(self, given: Sequence[Tensor]) -> Aside:
         """A graph of its own for what is recorded in a `with` block, a function of new tensors and of what it reads."""
+        if self.overrides is not None:
+            self.overrides.check_alone("a graph beside the main one")
         return Aside(self, given)
 
     @contextmanager
     def computed_again(self, mark: Any) -> Iterator[None]:
         """What is recorded meanwhile is not saved for backward, but computed there again, as the mark says."""
+        if self.overrides is not None and self.overrides.modes:
+            self.overrides.check_alone("a checkpoint")
         before, self._again = self._again, mark
         try:
             yield

@@ -159,6 +159,12 @@ class Overrides:
             raise Unsupported(f"{name} makes a tensor, and does not ask __torch_function__")
         return NotImplemented
 
+    def check_alone(self, what: str) -> None:
+        """Break where something else than torch's plain operators is called in what torch runs in a way of its own."""
+        if self.modes or self.parts or any(not known.wrapper for known in self.known.values()):
+            seen = "a torch function mode" if self.modes else "tensors of a class of the program's"
+            raise GraphBreak(f"{what} meets {seen}")
+
     def _spreads(self) -> bool:
         """Whether the program's call is spelled `f(*args, **kwargs)`: C code is given a dict then, even if it is empty."""
         frame = self.vm.frames[-1]

@@ -35,7 +35,7 @@ class InnerGraph(OutputGraph):
     def __init__(self, outer: OutputGraph, differentiated: bool) -> None:
         self.outer, self.differentiated = outer, differentiated
         super().__init__(outer.fake_mode, outer._trace)
-        self.items_of, self.number_in, self.overridden = outer.items_of, outer.number_in, outer.overridden
+        self.items_of, self.number_in, self.overrides = outer.items_of, outer.number_in, outer.overrides
         self.captured: list[tuple[Tensor, int]] = []  # with their versions when they were first used
         self.inputs = outer.inputs
 

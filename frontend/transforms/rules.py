@@ -86,6 +86,7 @@ def _recorded(vm: Interpreter, run: Callable[[Below], Any]) -> Any:
         return result
 
     out = vm.out
+    vm.overrides.check_alone("a transform of torch.func")
     before = set(out.graph.nodes)
     return vm.native(transformed)
 

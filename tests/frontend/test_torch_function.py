@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -496,3 +497,52 @@ def test_a_mode_that_takes_nothing():
     with pytest.raises(TypeError) as got:
         compiled(program)[0](x())
     assert str(got.value).partition(" at 0x")[0] == str(want.value).partition(" at 0x")[0]
+
+
+def test_transforms_and_branches_see_modes_and_classes():
+    def mapped(x):
+        with Count(2.0) as mode:
+            y = torch.vmap(torch.sin)(x)
+        return y, mode.calls
+
+    def summed(y):
+        return torch.func.grad(lambda r: (r * r).sum())(y), torch.vmap(lambda r: r * 2)(y)
+
+    same_values(mapped, x())
+    SEEN.clear()
+    want, seen = summed(x(of=Tagged)), list(SEEN)
+    SEEN.clear()
+    function, log = compiled(summed)
+    got = function(x(of=Tagged))
+    assert kinds(got) == kinds(want) and SEEN == seen and log.breaks
+    agree(got, want)
+
+
+def test_in_place_powers():
+    def program(x):
+        y = x.abs().as_subclass(Tagged)
+        y **= 2
+        y -= 1
+        y //= 2
+        return y
+
+    same(program, x())
+    assert torch.equal(plain(intarsia.compile(program, fullgraph=True)(x())), plain(program(x())))
+
+
+def test_lists_ask_for_lengths():
+    same(lambda y: [*y, *y][0], x(of=Tagged))
+
+
+def test_builtins_ask_too():
+    def program(y):
+        return (
+            abs(y),
+            sum([y, y]),
+            pow(y, 2),
+            operator.add(y, 1),
+            torch.Tensor.add(y, 1),
+            Tensor.__rsub__(y, 2),
+        )
+
+    same(program, x(of=Tagged))
