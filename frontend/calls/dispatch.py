@@ -69,12 +69,7 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
     if row is not None:
         check_refused(row)
     if row is not None and row.apply is not None:
-        try:
-            return row.apply(vm, *args, **kwargs)
-        except TypeError as error:
-            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                raise
-        raise GraphBreak(f"{getattr(function, '__name__', function)} is called with arguments that do not fit it")
+        return _ruled(vm, row, function, args, kwargs)
     kind = type(function)
     handler = _BY_KIND.get(kind)
     if handler is not None:
@@ -112,6 +107,17 @@ def _is_overridable(function: Any) -> bool:
     return (
         isinstance(function, types.BuiltinFunctionType) and is_torch_builtin(function, None) and is_operator(function)
     )
+
+
+def _ruled(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call that a row interprets; arguments that its function does not take, eager mostly refuses as well."""
+    assert row.apply is not None
+    try:
+        return row.apply(vm, *args, **kwargs)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise
+    raise GraphBreak(f"{getattr(function, '__name__', function)} is called with arguments that do not fit it")
 
 
 def _is_scripted(function: Any) -> bool:
@@ -235,7 +241,7 @@ def _class_builtin(vm: Interpreter, cls: type, function: Any, args: tuple[Any, .
         raise Unsupported("__new__ without a class")
     row = called_row(function)
     if row is not None and row.apply is not None:
-        return row.apply(vm, cls, *args, **kwargs)
+        return _ruled(vm, row, function, (cls, *args), kwargs)
     return c_call(vm, function, args, kwargs)
 
 
@@ -246,7 +252,7 @@ def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, 
         return _mapping_method(vm, mapping, name, args, kwargs)
     row = called_row(function)
     if row is not None and row.apply is not None and not (isinstance(owner, list) and type(owner) is not list):
-        return row.apply(vm, owner, *args, **kwargs)
+        return _ruled(vm, row, function, (owner, *args), kwargs)
     _refuse_callers(vm, owner, name, known=is_constant(owner))
     return c_call(vm, function, args, kwargs)
 
@@ -290,7 +296,7 @@ def _wrapper(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict
     """A special method of C's, bound to an object."""
     row = called_row(function)
     if row is not None and row.apply is not None:
-        return row.apply(vm, function.__self__, *args, **kwargs)
+        return _ruled(vm, row, function, (function.__self__, *args), kwargs)
     if isinstance(function.__self__, types.GetSetDescriptorType) and args and isinstance(args[0], Tensor):
         return subclasses.by_descriptor(vm, function, *args)
     return c_call(vm, function, args, kwargs)

@@ -10,6 +10,7 @@ import json
 import math
 import operator
 import sys
+import traceback
 import types
 from collections.abc import Callable
 from typing import Any
@@ -82,7 +83,9 @@ def _sorted(vm: Interpreter, values: Any, *, key: Any = None, reverse: Any = Fal
     return [items[i] for i in order]
 
 
-def _sort(vm: Interpreter, items: list[Any], *, key: Any = None, reverse: Any = False) -> None:
+def _sort(vm: Interpreter, items: list[Any], *given: Any, key: Any = None, reverse: Any = False) -> None:
+    if given:
+        vm.native([].sort, *given)  # which refuses them
     items[:] = _sorted(vm, items, key=key, reverse=reverse)
 
 
@@ -391,6 +394,13 @@ def call_methodcaller(vm: Interpreter, caller: Any, args: tuple[Any, ...], kwarg
     """`operator.methodcaller(name, ...)(obj)`."""
     _, (name, *rest), keywords = methodcaller_parts(caller)
     return vm.call(objects.load_attr(vm, args[0], name), tuple(rest), keywords)
+
+
+@ROWS.rule(traceback.clear_frames)
+def _clear_frames(vm: Interpreter, trace: Any) -> None:
+    """The frames of an exception that capture has seen being raised hold no values."""
+    if vm.user.source_of(trace) is not None:
+        raise GraphBreak("the frames of an exception that was raised before this graph are cleared")
 
 
 def special_function(function: types.FunctionType) -> Any:

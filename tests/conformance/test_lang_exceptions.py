@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE: the assert statements here belong to the programs.
 
 import sys
 import traceback
+import unittest
 
 import torch
 from behaviour import LOG, Suite, t
@@ -26,6 +27,60 @@ class Quiet(Exception):
 def fails(kind, *args):
     LOG.append("fails")
     raise kind(*args)
+
+
+def _raised():
+    try:
+        fails(KeyError, 2)
+    except KeyError as error:
+        return error
+
+
+CHECKS = unittest.TestCase()
+
+
+@case()
+def frames_of_an_exception_are_cleared(x):
+    try:
+        fails(ValueError, 1)
+    except ValueError as error:
+        traceback.clear_frames(error.__traceback__)
+        LOG.append(str(error))
+    traceback.clear_frames(None)
+    return x + 1
+
+
+@case(lambda: (t(), _raised()), graphs="breaks")
+def frames_of_an_exception_from_before(x, error):
+    traceback.clear_frames(error.__traceback__)
+    return x + len(error.args)
+
+
+@case()
+def raises_is_asserted(x):
+    with CHECKS.assertRaises(ValueError) as caught:
+        fails(ValueError, 3)
+    with CHECKS.assertRaisesRegex(Failure, "failure 4"):
+        raise Failure(4)
+    return x * caught.exception.args[0]
+
+
+@case(graphs="breaks")
+def methods_refuse_arguments(x):
+    items = [3, 1]
+    for call in (lambda: items.sort(1, 2, 3), lambda: items.append(), lambda: {}.get()):
+        try:
+            call()
+        except TypeError as error:
+            LOG.append(str(error))
+    return x * items[0]
+
+
+@case()
+def raises_is_asserted_in_vain(x):
+    with CHECKS.assertRaises(ValueError):
+        x = x + 1
+    return x
 
 
 @case(whole=True)

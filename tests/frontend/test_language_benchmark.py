@@ -1,0 +1,70 @@
+"""The benchmark that runs CPython's own tests: what it counts, on tests that break, fail and pass."""
+
+import unittest
+
+from benchmarks import language
+from intarsia.frontend.runtime.callable import compile_callable
+
+
+class Sample(unittest.TestCase):
+    """Tests of which it is known what they come to."""
+
+    __test__ = False  # not pytest's
+
+    def test_right(self):
+        self.assertEqual([n * 2 for n in range(3)], [0, 2, 4])
+
+    def test_wrong(self):
+        self.assertEqual(1, 2)
+
+    def test_breaks(self):
+        with self.assertRaises(ValueError):
+            compile("(", "", "exec") if False else int("x")
+        open("/dev/null").close()
+
+    @unittest.skip("not here")
+    def test_skipped(self):
+        raise AssertionError
+
+
+def _row(name):
+    told = language.Told()
+    test = Sample(name)
+    eager = language.outcome(test, lambda f: f)
+    ours = language.outcome(test, lambda f: compile_callable(f, backend=language.as_it_is, observer=told))
+    return {"test": name, "eager": eager, "ours": ours, "reasons": told.reasons}
+
+
+def test_outcomes():
+    rows = {name: _row(name) for name in ("test_right", "test_wrong", "test_breaks")}
+    assert rows["test_right"] == {"test": "test_right", "eager": "passes", "ours": "passes", "reasons": []}
+    assert rows["test_wrong"]["eager"].startswith("AssertionError: 1 != 2")
+    assert rows["test_breaks"]["ours"] == "passes"
+    assert any("_io.open" in r or "io.open" in r or "file" in r for r in rows["test_breaks"]["reasons"])
+    found = {"module": "sample", "all": 4, "rows": list(rows.values())}
+    assert language.counts(found) == {
+        **{"tests": 4, "run": 3, "eager passes": 2, "no break": 1},
+        **{"right": 2, "error": 0},
+    }
+    ended = {"test": "x", "eager": "passes", "ours": "the process ends: no word", "reasons": []}
+    text = language.table(
+        [{"module": "sample", "all": 4, "rows": [*rows.values(), ended]}, {"module": "gone", "missing": "no file"}]
+    )
+    assert "| sample | 4 | 4 | 3 | 1 | 2 | 1 |" in text
+    assert "Without a break: 33.3 %. Right: 66.7 %." in text
+    assert "Not there: gone (no file)" in text
+    assert "- x: the process ends" in text
+
+
+def test_a_wrong_tensor_is_another_result():
+    def wrong(f):
+        return lambda x, body: (body(), f(x, lambda: None) + 1)[1]
+
+    assert language.outcome(Sample("test_right"), wrong) == "another result"
+
+
+def test_tests_of_a_module():
+    import sys
+
+    names = [t._testMethodName for t in language.tests_of(sys.modules[__name__])]
+    assert names == ["test_breaks", "test_right", "test_skipped", "test_wrong"]
