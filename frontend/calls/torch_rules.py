@@ -34,6 +34,7 @@ _MARKS = {
 _MARKING = "mark_compile_region"
 _RUN_AS_THEY_ARE: dict[str, str] = {
     "torch._functorch": "a functorch transform (vmap, grad, jacrev) is called",
+    "torch._vmap_internals": "torch's older vmap is called",
     "torch._higher_order_ops": "a torch operator that takes Python functions is called",
     "triton.runtime": "a kernel of Triton is started",
 }

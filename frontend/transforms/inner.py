@@ -27,6 +27,12 @@ from ..values.kinds import isinstance
 __all__ = ["Below", "Inside", "is_tracked"]
 
 
+_ARITHMETIC = frozenset(
+    ["add", "sub", "rsub", "mul", "multiply", "subtract", "div", "divide", "truediv", "true_divide", "pow", "iadd"]
+    + ["isub", "imul", "itruediv", "ipow", "radd", "rmul", "rtruediv", "rpow"]
+)
+
+
 class InnerGraph(OutputGraph):
     """The graph of the transformed function; tensors from around it become its inputs."""
 
@@ -36,7 +42,7 @@ class InnerGraph(OutputGraph):
         self.outer, self.differentiated = outer, differentiated
         super().__init__(outer.fake_mode, outer._trace)
         self.items_of, self.number_in, self.overrides = outer.items_of, outer.number_in, outer.overrides
-        self.captured: list[tuple[Tensor, int]] = []  # with their versions when they were first used
+        self.captured: list[tuple[Any, int]] = []  # tensors with their versions when they were first used, and sizes
         self.inputs = outer.inputs
 
     @property
@@ -57,7 +63,21 @@ class InnerGraph(OutputGraph):
         """The tensor of a number is made around."""
         if target is torch.scalar_tensor and has_float(args):
             return self.outer.call_function(target, args, kwargs)
+        self._check_numbers(target.__name__, args)
         return super().call_function(target, args, kwargs)
+
+    def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same for a method."""
+        self._check_numbers(name, args)
+        return super().call_method(name, args, kwargs)
+
+    def _check_numbers(self, name: str, args: tuple[Any, ...]) -> None:
+        """A symbol has no derivative; a number has one, of zero, which eager's gradients of derivatives show."""
+        given = (
+            self.differentiated and name.strip("_") in _ARITHMETIC and any(isinstance(a, torch.SymInt) for a in args)
+        )
+        if given and is_tracked([info.fake for info in self.inputs.values()]):
+            raise GraphBreak("a number that changes between calls is used inside a transform of torch.func")
 
     def is_known(self, fake: Any) -> bool:
         """Also what the graph around knows."""
@@ -76,8 +96,17 @@ class InnerGraph(OutputGraph):
         self._alive.append(fake)
 
     def sym_node(self, value: Any) -> Any:
-        """Sizes are constants here."""
-        raise GraphBreak("a size that changes between calls is used inside a transform of torch.func")
+        """A size that changes between calls is an input, too."""
+        if not isinstance(value, torch.SymInt):
+            raise GraphBreak("a number that changes between calls is used inside a transform of torch.func")
+        size = value.node.expr
+        if size.is_Integer:
+            return int(size)
+        if size not in self._sym_nodes:
+            self.captured.append((value, 0))
+            self._sym_nodes[size] = self._new_placeholder(f"size_{len(self._sym_nodes)}")
+            self._sym_nodes[size].meta["example_value"] = value
+        return self._sym_nodes[size]
 
 
 # What torch's C++ asks fake tensors on its way: guards know it, or (the memory behind a tangent) it decides about a copy alone.
@@ -86,6 +115,12 @@ _ASKED = frozenset(
         torch.ops.prim.device.default,  # from 2.14 on
         torch.ops.aten.is_same_size.default,
         torch.ops.aten._has_same_storage_numel.default,
+        torch.ops.aten.size.default,
+        torch.ops.aten.stride.default,
+        torch.ops.aten.sym_size.default,
+        torch.ops.aten.sym_stride.default,
+        torch.ops.aten.sym_numel.default,
+        torch.ops.aten.sym_storage_offset.default,
     )
 )
 
@@ -119,6 +154,7 @@ class Below(CaptureMode):
             return self._shape_of_zeros(func, args, kwargs)
         if func is torch.ops.aten._to_copy.default and not isinstance(args[0], Tensor):  # a number that became a tensor
             func, kwargs = torch.ops.aten.scalar_tensor.default, {"dtype": kwargs["dtype"]}
+        self.zeros |= func is torch.ops.aten._efficientzerotensor.default
         self._note_mode(torch.is_grad_enabled())
         lifted = self.out.lift(args), self.out.lift(kwargs)
         result = func(*args, **kwargs)
@@ -130,7 +166,6 @@ class Below(CaptureMode):
 
     def _shape_of_zeros(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Derivatives that are known to be zero: torch runs their operators on the meta device, to see the result's shape."""
-        self.zeros = True
         if "device" not in kwargs or not isinstance(args[0], Tensor):
             return func(*args, **kwargs)
         with outside_transforms(), torch.no_grad():
@@ -192,9 +227,9 @@ class Inside:
             outer.ended.append(inner)
             outer.modes, outer.asked = outer.modes + inner.modes, outer.asked or inner.asked
         self.graphs.append(inner)
-        around = [fake for fake, _ in inner.captured]
-        self.around += around
-        if any(fake._version != version for fake, version in inner.captured):
+        around = [value for value, _ in inner.captured]
+        self.around += [value for value in around if isinstance(value, Tensor)]
+        if any(isinstance(value, Tensor) and value._version != version for value, version in inner.captured):
             raise GraphBreak("a function inside a transform of torch.func writes to a tensor from around it")
 
         def replay(*args: Any, **kwargs: Any) -> Any:
@@ -209,8 +244,6 @@ class Inside:
         """A fake tensor that looks as this one does from inside."""
         if tensor.device.type == "meta":
             raise GraphBreak("a tensor on the meta device meets a transform of torch.func")
-        if any(isinstance(size, torch.SymInt) for size in tensor.shape):
-            raise GraphBreak("a size that changes between calls meets a transform of torch.func")
         seen = seen_from_inside(tensor)
         inner.argument(seen)
         return seen

@@ -80,8 +80,13 @@ def _recorded(vm: Interpreter, run: Callable[[Below], Any]) -> Any:
     def transformed() -> Any:
         out.transforms = True
         with Below(out) as below:
-            result = run(below)
-        if below.zeros and is_tracked([info.fake for info in out.inputs.values()]):
+            try:
+                result = run(below)
+            except RuntimeError as error:
+                if vm.shape_env is None or not any(words in str(error) for words in _NO_SYMBOLS):
+                    raise
+                raise GraphBreak("a size that changes between calls meets a transform of torch.func") from None
+        if below.zeros:
             _check_zeros(out, before, result)
         return result
 
@@ -91,14 +96,20 @@ def _recorded(vm: Interpreter, run: Callable[[Below], Any]) -> Any:
     return vm.native(transformed)
 
 
+_NO_SYMBOLS = (
+    "with symbolic sizes",
+    "isIntList()",
+    "only concrete integers",
+)  # what C++ says that takes numbers for sizes
+
+
 def _check_zeros(out: OutputGraph, before: set[fx.Node], result: Any) -> None:
-    """Of derivatives that are known to be zero nothing is recorded, where eager has gradients, of zeros, of what they would be computed of."""
-    lost = out.inside or any(
-        leaf.requires_grad and out.is_known(leaf) and not _depends(out.node(leaf), before)
-        for leaf in tensors_in((result,))
-    )
-    if lost:
-        raise GraphBreak("the result of a transform of torch.func has a gradient that is known to be zero")
+    """Of derivatives that are known to be zero nothing is recorded: break where a result would not depend on what it does in eager."""
+    if not out.inside and not is_tracked([info.fake for info in out.inputs.values()]):
+        return
+    for leaf in tensors_in((result,)):
+        if out.is_known(leaf) and (out.inside or leaf.requires_grad) and not _depends(out, out.node(leaf), before):
+            raise GraphBreak("the result of a transform of torch.func has a gradient that is known to be zero")
 
 
 # What torch makes bases of and fills up with: only the shape is read.
@@ -107,22 +118,26 @@ _NO_VALUES = frozenset(
 )
 
 
-def _depends(node: fx.Node, before: set[fx.Node]) -> bool:
-    """Whether a node is computed of tensors that require gradients, among those that were there before."""
+def _depends(out: OutputGraph, node: fx.Node, before: set[fx.Node]) -> bool:
+    """Whether a node is computed of tensors that require gradients, among those that were there before; inside, of any argument."""
     seen, waiting = {node}, [node]
     while waiting:
         node = waiting.pop()
-        if node in before or node.op == "placeholder":
-            example = node.meta.get("example_value")
-            if isinstance(example, Tensor) and example.requires_grad:
+        example = node.meta.get("example_value")
+        if node.op == "placeholder" or node in before and not out.inside:
+            if not isinstance(example, torch.SymInt) if out.inside else _requires_grad(example):
                 return True
             continue
-        if node.target in _NO_VALUES:
+        if node.target in _NO_VALUES or isinstance(example, int | torch.SymInt):
             continue
         new = [n for n in node.all_input_nodes if n not in seen]
         seen.update(new)
         waiting += new
     return False
+
+
+def _requires_grad(example: Any) -> bool:
+    return isinstance(example, Tensor) and example.requires_grad
 
 
 class Derivative:
