@@ -1,6 +1,7 @@
 """Branches: an `if` on a tensor of which both sides compute, and nothing else, stays in the graph.
 
-Both sides are run. Where they are short and cannot fail, they are computed both, and results are chosen by `torch.where`.
+Both sides are run. Where they are short and cannot fail, they are computed both, and results are chosen by `torch.where`. Else they are
+the sides of one `torch.cond`, where no gradients are wanted and nothing draws random numbers.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from typing import Any
 from torch import Tensor
 
 from ..bytecode.frame import Frame
+from ..entry.nature import may_draw
 from ..errors import GraphBreak
 from ..gradients.state import VisibleState
+from ..regions.branches import branch
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .checks import CHECK, Refused
 from .flow import join_of
-from .selects import Choices, pieces_of, unequal, why_not
+from .selects import Choices, pieces_of, taken, unequal, why_not
 from .sides import Plan, Prevented, run_side
 
 __all__ = ["Branches"]
@@ -94,14 +97,21 @@ class Branches:
                         unequal(vm, path, a, b)
                     reason = why_not(vm, predicate, pairs, pieces_of(first, second), pieces_of(second))
                     written = first.writes() or second.writes()
+                    random = any(map(may_draw, (*pieces_of(first), *pieces_of(second))))
             except Prevented as prevented:
                 tried, reason, written = prevented, prevented.reason, first.writes()
         if written or state.is_changed():
             raise Refused(f"a side of a branch writes to what was there before: {reason or frame.line}", branches=True)
-        if tried.reason or reason is not None:
-            raise Prevented(reason or "")
-        ends = [run_side(vm, frame, way, join) for way in ways]
-        chosen = self.choices.choose(vm, predicate, [tuple(end.at(path) for end in ends) for path in plan.paths])
+        if reason is None:
+            ends = [run_side(vm, frame, way, join) for way in ways]
+            chosen = self.choices.choose(vm, predicate, [tuple(end.at(path) for end in ends) for path in plan.paths])
+        elif reason is tried.reason or random or not pairs or self.depth > 1 or any(a.requires_grad for a, _ in pairs):
+            raise Prevented(reason)
+        else:
+            first_way, second_way = (_Way(vm, frame, way, join, plan) for way in ways)
+            chosen = list(branch(vm, "the branch", taken(vm, predicate), first_way, second_way, ()))
+            for made, (a, b) in zip(chosen, pairs, strict=True):
+                self.choices.note(made, a, b)
         if callable(build):
             frame.result = build(chosen)
             return "return"
@@ -110,6 +120,17 @@ class Branches:
         frame.stack[:] = [value(chosen) for value in stack]
         frame.ip = join
         return None
+
+
+class _Way:
+    """One side as a function of nothing, whose results are the tensors at the paths of a plan."""
+
+    def __init__(self, vm: Interpreter, frame: Frame, start: int, join: int, plan: Plan) -> None:
+        self.run, self.plan = (vm, frame, start, join), plan
+
+    def __call__(self) -> tuple[Tensor, ...]:
+        end = run_side(*self.run)
+        return tuple(end.at(path) for path in self.plan.paths)
 
 
 def known_of(vm: Interpreter, frame: Frame) -> set[int]:

@@ -24,7 +24,7 @@ from ..values.kinds import isinstance
 from ..values.tensor import tensor_class
 from .sides import Path, Prevented, named
 
-__all__ = ["Choices", "pieces_of", "unequal", "why_not"]
+__all__ = ["Choices", "pieces_of", "taken", "unequal", "why_not"]
 
 _MOST = 12  # operators of a side
 # Operators, by the names of functions and methods, that are cheap and fail for no values.
@@ -151,6 +151,12 @@ def name_of(node: fx.Node) -> str:
     return name.strip("_") if name.startswith("__") else name
 
 
+def taken(vm: Interpreter, predicate: Tensor) -> Tensor:
+    """Whether the first side is taken, as a truth without dimensions."""
+    made: Tensor = vm.out.call_function(torch.ne, (predicate, 0), {})
+    return vm.out.call_method("reshape", (made, ()), {}) if made.dim() else made
+
+
 class Choices:
     """What was chosen in a capture."""
 
@@ -161,12 +167,11 @@ class Choices:
     def choose(self, vm: Interpreter, predicate: Tensor, pairs: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
         """What is behind the branch for each pair."""
         out = vm.out
-        taken = out.call_function(torch.ne, (predicate, 0), {})
-        taken = out.call_method("reshape", (taken, ()), {}) if taken.dim() else taken
+        first = taken(vm, predicate)
         known: dict[tuple[int, int], Tensor] = {}
         for a, b in (pairs := list(pairs)):
             if (id(a), id(b)) not in known:
-                made = a if a is b else out.call_function(torch.where, (taken, a, b), {})
+                made = a if a is b else out.call_function(torch.where, (first, a, b), {})
                 known[id(a), id(b)] = made
                 if made is not a:
                     self.note(made, a, b)

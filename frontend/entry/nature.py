@@ -8,7 +8,7 @@ from ..state import Interpreter
 from ..values.kinds import isinstance, namespace_of
 from .effects import DELETED
 
-__all__ = ["calls_of", "changes", "is_repeatable", "is_writing"]
+__all__ = ["calls_of", "changes", "is_repeatable", "is_writing", "may_draw"]
 
 # Parts of the names of operators that draw random numbers.
 _RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson"]
@@ -27,10 +27,13 @@ def calls_of(vm: Interpreter) -> list[fx.Node]:
 
 
 def is_repeatable(vm: Interpreter) -> bool:
-    names = [
-        n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in calls_of(vm)
-    ]
-    return not any(word in name for name in names for word in _RANDOM)
+    return not any(map(may_draw, calls_of(vm)))
+
+
+def may_draw(node: fx.Node) -> bool:
+    """Whether a call draws random numbers, by the name of its operator."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    return any(word in name for word in _RANDOM)
 
 
 def changes(vm: Interpreter) -> tuple[str, ...]:

@@ -105,8 +105,14 @@ def extremes(x):
     return max(x[0, 0], x[0, 1], x[1, 1]) * min([x[1, 0], x[1, 1]])
 
 
+def large(x):
+    if x.sum() > 0:
+        return x.unique().sum()
+    return x.sum()
+
+
 ONE = (returned, one_side, expressions, inlined, unpacked, nested_containers, several, deeper, in_a_loop, unread)
-ONE += (conjunction, extremes)
+ONE += (conjunction, extremes, large)
 
 
 def same_object(x):
@@ -159,12 +165,6 @@ def dtypes(x):
     return x.double()
 
 
-def large(x):
-    if x.sum() > 0:
-        return x.unique().sum()
-    return x.sum()
-
-
 def in_place(x):
     y = x * 2
     if x.sum() > 0:
@@ -208,7 +208,6 @@ OTHERS = {
     number: "n is 1 on one side and 0 on the other",
     appended: "list.append is called in `found.append(x)`",
     dtypes: "what is returned has the dtype",
-    large: "unique is computed on one side",
     in_place: "`+=` writes to a Tensor in `y += 1`",
     printed: "print is called in `print(end=",
     given_out: "given out",
@@ -249,12 +248,31 @@ def test_as_eager(function):
 
 
 def test_in_whole():
-    for function in (several, extremes, inlined):
+    for function in (several, extremes, inlined, large):
         fast = intarsia.compile(function, fullgraph=True)
         for x in XS:
             torch.testing.assert_close(fast(x), function(x))
     with pytest.raises(Exception, match=r"(?s)n = 1|if x.sum\(\) > 0.*n is 1 on one side"):
         compiled(number, fullgraph=True)[0](XS[0])
+
+
+def product(x):
+    y = x * 2
+    if y.sum() > 0:
+        y = linear(y)
+        return y.exp(), [y + x]
+    return y.flip(0) - 1, [linear(x)]
+
+
+def test_large_sides_are_a_conditional():
+    fast = intarsia.compile(product, fullgraph=True)
+    with torch.no_grad():
+        for x in XS:
+            torch.testing.assert_close(fast(x), product(x))
+        other, log = compiled(product, number_backend)
+        assert all(same(outcome(other, x), outcome(product, x)) for x in XS) and not log.breaks
+    with pytest.raises(Exception, match="has the requires_grad"):
+        compiled(product, fullgraph=True)[0](XS[0])
 
 
 def added(x, w):
@@ -317,7 +335,16 @@ _VALUES = [
     "(x, y)[{n} % 2] * 1",
     "torch.sin(y)",
 ]
-_VALUES += ["x.double()", "x[:2]", "y.exp()", "torch.where(x > {a}, x, y)", "x", "z"]
+_VALUES += [
+    "x.flip(0) @ torch.ones(8, 8)",
+    "x.cumsum(0)",
+    "x.double()",
+    "x[:2]",
+    "y.exp()",
+    "torch.where(x > {a}, x, y)",
+    "x",
+    "z",
+]
 _TESTS = [
     "x.sum() > {a}",
     "y.mean() < {a}",
