@@ -32,6 +32,7 @@ from .frontend.gradients.nodes import WHOLE, in_eager
 from .frontend.runtime.collector import collector_paused
 from .frontend.runtime.error_origin import blamed
 from .frontend.runtime.profiling import STARTED
+from .frontend.torch_private.autograd import VISIBLE
 from .frontend.torch_private.dispatch import without_autocast
 from .ir.dtypes import UnknownDType
 from .ir.fx.importer import ImportFailure, import_fx, user_line
@@ -92,8 +93,7 @@ from .targets.triton.worker import TritonError
 from .tools.debug import DebugFolder
 
 log = logging.getLogger("intarsia")
-_DEFAULTS = Config()
-_DECIDE_NO_CODE = {name: getattr(_DEFAULTS, name) for name in DECIDE_NO_CODE}
+_DECIDE_NO_CODE = {name: getattr(Config(), name) for name in DECIDE_NO_CODE}
 GraphFunction = Callable[..., Sequence[Any]]
 STARTED.append(show_kernels)
 
@@ -523,22 +523,22 @@ def results_of(config: Config) -> Results:
 
 def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> GraphFunction:
     run, extra = program.run, tuple(constants)
-    if not extra:
-        return run
-    program.constants = extra
-    return lambda *args: run(*args, *extra)
+    program.constants = extra or program.constants
+    return (lambda *args: run(*args, *extra)) if extra else run
 
 
 def _or_eager(run: GraphFunction, gm: fx.GraphModule, program: Program) -> GraphFunction:
     """Where a library call or a size is not as planned, the graph runs in eager from then on; where one that values decide is not, once. Inputs are written last."""
-    chosen: list[GraphFunction] = [run]
+    chosen = [run]
 
     def call(*args: Any) -> Sequence[Any]:
         try:
             return chosen[0](*args)
         except UnplannedResult as error:
-            eager, once = run_eager(gm, str(error))[0], isinstance(error, Unassumed)
-            chosen[0], program.may_take = (chosen[0], program.may_take) if once else (eager, False)
+            if isinstance(error, Unassumed) and VISIBLE in gm.meta:
+                raise  # a forward half is not what the program says: see `as_assumed`
+            eager, kept = run_eager(gm, str(error))[0], (chosen[0], program.may_take)
+            chosen[0], program.may_take = kept if isinstance(error, Unassumed) else (eager, False)
         return eager(*args)
 
     return call
@@ -580,7 +580,6 @@ def run_eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
         place = _first_line(gm)
         head = "" if reason.startswith(place.removesuffix(": ")) else place  # some name the lines of their kernel
         log.warning("%sthis graph runs in eager: %s", head, reason)
-
     return in_eager(gm), Report(reason=reason)
 
 

@@ -23,6 +23,7 @@ from .explain.roofline import WATCH, watching
 from .frontend.errors import Busy
 from .frontend.functional.results import root_of
 from .frontend.gradients.nodes import OUTSIDE, has_gradients
+from .frontend.graph.read_sizes import READS
 from .frontend.graph.recompute import decide
 from .frontend.torch_private.autograd import (
     VISIBLE,
@@ -45,6 +46,7 @@ from .partition.prepare import prepare
 from .passes.core.base import Pass
 from .second_order import twice_differentiable
 from .targets.build.program import Program
+from .targets.errors import Unassumed
 from .targets.run.recording import Halves
 
 _WORTH_TAKING = 1 << 20  # bytes that are saved, from which on it is worth another form of the host program
@@ -131,6 +133,7 @@ def compile_training(
         depends = halves["backward"].depends if "backward" in halves else []
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         again = partial(compile_training, config=config, passes=passes, reports=reports)
+        made = as_assumed(made, gm)
         run = twice_differentiable(after_the_call(made), gm, lambda: not cast and not random, depends, again)
         # AOTAutograd writes to inputs after the forward half.
         run.writes_last = not inside or halves["forward"].writes_last  # type: ignore[attr-defined]
@@ -146,6 +149,21 @@ def compile_training(
         return function
     for half in halves.values():
         weakref.finalize(run, half.release).atexit = False
+    return run
+
+
+def as_assumed(made: GraphFunction, gm: fx.GraphModule) -> GraphFunction:
+    """Where the forward half meets a size that is not what was assumed, the whole graph runs in eager, with its checks."""
+    if READS not in gm.meta:
+        return made
+
+    def run(*args: Any) -> Sequence[Any]:
+        try:
+            return made(*args)
+        except Unassumed as error:
+            text = str(error)
+        return run_eager(gm, text)[0](*args)
+
     return run
 
 

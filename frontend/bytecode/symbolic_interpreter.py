@@ -29,6 +29,7 @@ from ..gradients.inside import Inside
 from ..graph.dynamic import Dynamic, Marks
 from ..graph.fake_dispatch import new_fake_mode
 from ..graph.output import OutputGraph
+from ..graph.read_numbers import read_list
 from ..guards.definitions import Definitions
 from ..guards.guards import GuardSet
 from ..guards.source import Attr, Fetch, Item, Source
@@ -386,6 +387,9 @@ class SymbolicInterpreter:
             number = self.dynamic.any_item(tensor) if name == "item" and not args and not kwargs else None
             if number is not None:
                 return number
+            numbers = read_list(self, tensor) if name == "tolist" and not args and not kwargs else None
+            if numbers is not None:
+                return numbers
             refuse_method(name)
         return self.out.call_method(name, (tensor, *args), kwargs)
 

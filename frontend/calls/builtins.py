@@ -23,6 +23,7 @@ from ..bytecode.exceptions import first_context
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients import rules as gradient_rules
+from ..graph.read_numbers import check_relation
 from ..guards import process_state
 from ..guards.source import Const, Fetch
 from ..state import ASSERTED, Interpreter
@@ -364,7 +365,7 @@ ROWS.rule(torch.compiler.cudagraph_mark_step_begin)(lambda vm: None)
 ROWS.rule(torch.compiler.allow_in_graph)(lambda vm, function: function)
 ROWS.rule(IS_SCRIPTING)(lambda vm: False)
 ROWS.rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message, ASSERTED))
-ROWS.rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))
+ROWS.rule(torch._check)(lambda vm, cond, message=None: None if check_relation(vm, cond) else _assert(vm, cond, ""))
 ROWS.rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
 ROWS.rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
 ROWS.rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))

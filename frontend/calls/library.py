@@ -203,6 +203,11 @@ ROWS.rule(list.remove)(_of_known_items(_remove))
 # ---- numbers ----
 
 
+def _is_read(function: Any, tensor: Tensor) -> bool:
+    """Whether `function(tensor)` is the number in the tensor."""
+    return tensor.is_floating_point() if function is float else tensor.dtype in (torch.int64, torch.int32)
+
+
 def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> Callable[..., Any]:
     """A built-in that asks its operand's class: the program's methods are interpreted."""
 
@@ -212,7 +217,7 @@ def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> 
             if symbolic is not None and len(args) == 1 and isinstance(value, torch.SymInt | torch.SymFloat):
                 whole = function is int and isinstance(value, torch.SymFloat)
                 return vm.dynamic.whole(value) if whole else symbolic(value)
-            if function is float and isinstance(value, Tensor) and value.is_floating_point() and len(args) == 1:
+            if function in (int, float) and isinstance(value, Tensor) and len(args) == 1 and _is_read(function, value):
                 number = vm.dynamic.any_item(value)
                 if number is not None:
                     return number

@@ -39,6 +39,7 @@ from ..torch_private.dtensor import holds_others
 from ..torch_private.fake import fake_mode_of, is_fake
 from ..torch_private.functions import OpOverload
 from ..torch_private.graphs import lazy_graph_module
+from ..torch_private.symbols import scalar_outputs
 from .again import LATE, compute_again
 from .device_numbers import LIFTED, place_numbers
 from .numbers import has_number, with_tensors
@@ -87,6 +88,7 @@ def functionalize(
             stack.enter_context(state)
         if fake_mode.shape_env is not None:
             stack.enter_context(python_dispatcher())
+            stack.enter_context(scalar_outputs(fake_mode.shape_env))  # those that capture let through
         stack.enter_context(fake_mode)
         tracer.bind_inputs(example_inputs)
         result = tracer.interpret()

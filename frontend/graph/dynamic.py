@@ -12,6 +12,7 @@ import operator
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,7 @@ from ..values.kinds import SYMBOLIC, isinstance
 from .host_numbers import HostNumbers
 from .late_numbers import READ, LateNumbers, is_number
 from .output import GraphInput
+from .read_numbers import read_number
 
 if TYPE_CHECKING:
     from ..guards.guards import GuardSet
@@ -317,8 +319,8 @@ class Dynamic:
 
     def any_item(self, tensor: Tensor) -> Any:
         """`tensor.item()`, known to the host or not; None where the graph has to end."""
-        number = self.item(tensor)
-        return self.late_item(tensor) if number is None else number
+        found = (read(tensor) for read in (self.item, self.late_item, partial(read_number, self.vm)))
+        return next((number for number in found if number is not None), None)
 
     def late_item(self, tensor: Tensor) -> Any:
         """`tensor.item()` as a number that only the running program knows; None where the graph has to end."""
@@ -387,7 +389,7 @@ class Dynamic:
                 return self._float(value, Computed(function, tuple(map(self._source, args))))
         if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):
             return self.whole(args[0], function)
-        return call_with_symbols(function, args, kwargs)
+        return self.vm.out.read.no_float(call_with_symbols(function, args, kwargs))
 
     def whole(self, value: Any, function: Any = int) -> Any:
         """`function(value)`, an int, of a symbolic float: a symbol of its own where the float is more than a quotient of sizes."""

@@ -25,7 +25,7 @@ from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .aside import Aside, module_of
 from .aside import storage_of as _storage
 from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_inputs, with_tensors
-from .read_sizes import ReadSizes
+from .read_sizes import READS, ReadSizes
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
 from .writes import count_writes, in_place_view
@@ -150,6 +150,7 @@ class OutputGraph:
         if info.replaced:
             raise GraphBreak("a tensor is used whose .data was assigned")
         if info.node is None:
+            self.read.check_gradients(info)
             info.node = self._new_placeholder(self._name_for(info.source.name()))
             info.node.meta.update(example_value=info.fake, source=info.source, static_input=info.static)
             self.used.append(info)
@@ -175,6 +176,10 @@ class OutputGraph:
     def version(info: GraphInput) -> int:
         """How often the input has been written to."""
         return int(info.fake._version)
+
+    def has_written(self, tensor: Tensor) -> bool:
+        """Whether a call has written to the memory of a tensor."""
+        return _storage(tensor) in self._written
 
     def is_written(self, info: GraphInput) -> bool:
         """Whether the graph writes to the input's memory, also through a tensor that does not share its version."""
@@ -214,6 +219,8 @@ class OutputGraph:
         if isinstance(value, Tensor):
             return self.node(value)
         if kind is torch.SymBool:
+            if self.read.is_read(value):
+                raise GraphBreak("a truth that depends on a tensor's values")
             return bool(value)  # a relation between sizes: which way it goes is guarded
         if isinstance(value, SYMBOLIC):
             return self.sym_node(value)
@@ -371,6 +378,19 @@ class OutputGraph:
         """A node for a call of a function that has been run, with its arguments as nodes."""
         return self._record("call_function", target, lifted, result, mutated)
 
+    def record_number(self, method: str, args: tuple[Any, ...], value: Any) -> fx.Node:
+        """A node for a number that a method of a tensor gives."""
+        return self._emit("call_method", method, args, {}, value)
+
+    def check(self, condition: Any) -> None:
+        """A node that says what holds for numbers that only the running program knows."""
+        expr = condition.node.expr
+        function, _ = FUNCTIONS.get(type(expr).__name__, (None, None))
+        if function is None:
+            raise Unsupported(f"symbolic sizes: no rule for {type(expr).__name__} in {expr}")
+        made = applied(function, [self._expr_node(arg, None) for arg in expr.args], self.sym_call)
+        self._emit("call_function", torch._check, (made,), {}, None).meta[MUTATES] = True
+
     def rename(self, target: Any, lifted: tuple[Any, Any], result: Tensor) -> Tensor:
         """From here on the known tensor `result` is what a call of `target` gives."""
         self._emit("call_function", target, *lifted, result)
@@ -471,6 +491,8 @@ class OutputGraph:
         module = module_of(self.graph, self.modules)
         module.graph._codegen = fx.graph.CodeGen()
         module.meta.update(self.meta)
+        if self.read.any():
+            module.meta[READS] = True
         return module
 
 

@@ -23,13 +23,20 @@ def rely_on_sizes(func: Any, args: Any) -> None:
     """Note what an operator takes for granted of the sizes of its first argument."""
     if not args or not isinstance(args[0], Tensor):
         return
-    unknown = [n for n in args[0].shape if isinstance(n, torch.SymInt) and hint_of(n) is None]
+    if func is torch.ops.aten.select.int and _is_unknown(args[2]):
+        torch._check(args[2] >= 0)
+        torch._check(args[2] < args[0].shape[args[1]])
+    unknown = [n for n in args[0].shape if _is_unknown(n)]
     unlike = _unlike(func) if unknown and isinstance(func, OpOverload) else None
     if unlike == 0 and len(args) > 1 and _reduces(func):
         dims = [args[1]] if type(args[1]) is int else args[1] or range(args[0].dim())
-        unknown = [n for n in (args[0].shape[d] for d in dims) if isinstance(n, torch.SymInt) and hint_of(n) is None]
+        unknown = [n for n in (args[0].shape[d] for d in dims) if _is_unknown(n)]
     for size in unknown if unlike is not None else ():
         torch._check(size != unlike)
+
+
+def _is_unknown(value: Any) -> bool:
+    return isinstance(value, torch.SymInt) and hint_of(value) is None
 
 
 @cache

@@ -24,6 +24,7 @@ from .autograd_graph import hook_keeper
 from .batches import is_batched, one_by_one
 from .dispatch import is_seeded, python_dispatcher
 from .joint import Joint
+from .symbols import scalar_outputs
 
 
 @contextmanager
@@ -235,6 +236,9 @@ def aot_autograd(
             stack.callback(hook_keeper())
             effects = stack.enter_context(_effects_count())
             stack.enter_context(config.patch(settings))
+            mode = _mode_of(example_inputs)
+            if mode is not None and mode.shape_env is not None:
+                stack.enter_context(scalar_outputs(mode.shape_env))  # those that capture let through
             stack.enter_context(tracing(context))
             return aot_module_simplified(  # type: ignore[no-any-return]
                 gm,

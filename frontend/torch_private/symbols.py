@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -110,6 +112,17 @@ def same_size(a: Any, b: Any) -> bool:
 
 def _expression(value: Any) -> Any:
     return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+@contextmanager
+def scalar_outputs(shape_env: Any) -> Iterator[None]:
+    """Inside, what a tensor holds may be a symbol without a hint; elsewhere operators that read numbers refuse to run on fake tensors."""
+    before = shape_env.settings  # frozen; tried with 2.11 and 2.13
+    shape_env.settings = replace(before, allow_scalar_outputs=True)
+    try:
+        yield
+    finally:
+        shape_env.settings = before
 
 
 def no_longer_pending(value: Any) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..calls.visibility import check_key, check_operands, check_text, check_visible, is_same, refuse_opaque
 from ..errors import GraphBreak, Unsupported
+from ..graph.read_numbers import with_numbers
 from ..state import Interpreter
 from ..torch_private.symbols import hint_of
 from . import object as objects
@@ -278,7 +279,7 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
         rely_on_method(vm, "__getitem__")
         if vm.overrides.concern((obj, key)):
             return vm.overrides.run(operator.getitem, (obj, key), {})
-        part, key = _select_symbols(vm, obj, key)
+        part, key = _select_symbols(vm, obj, with_numbers(vm, key))
         selected = part is not obj and key == ()  # the key () of the program's own makes another tensor
         return part if selected else vm.out.call_function(operator.getitem, (part, key), {})
     found = objects.find_method(type(obj), "__getitem__")
@@ -339,8 +340,9 @@ def _select_symbols(vm: Interpreter, tensor: Tensor, key: Any) -> tuple[Any, Any
     last = max(i for i, e in enumerate(entries) if type(e) is torch.SymInt)
     if axis > tensor.dim() or None in entries[:last]:  # the strides of new dimensions are made of those behind them
         return tensor, key
-    sizes = [hint_of(tensor.shape[d]) if type(e) is torch.SymInt else 0 for e, d in zip(entries, axes, strict=True)]
-    inside = all(-n <= hint_of(e) < n for e, n in zip(entries, sizes, strict=True) if type(e) is torch.SymInt)
+    hints = [hint_of(tensor.shape[d]) if type(e) is torch.SymInt else 0 for e, d in zip(entries, axes, strict=True)]
+    sizes = [(hint_of(e), n) for e, n in zip(entries, hints, strict=True) if type(e) is torch.SymInt]
+    inside = all(None in (e, n) or -n <= e < n for e, n in sizes)  # of what nobody knows yet the program asks
     if not inside:  # torch's own error
         return tensor, key
     for entry, d in reversed(list(zip(entries, axes, strict=True))):
@@ -359,7 +361,7 @@ def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
         if vm.overrides.concern((obj, key, value)):
             vm.overrides.run(operator.setitem, (obj, key, value), {})
             return
-        part, key = _select_symbols(vm, obj, key)
+        part, key = _select_symbols(vm, obj, with_numbers(vm, key))
         vm.out.call_function(operator.setitem, (part, ... if part is not obj and key == () else key, value), {})
         return
     _change_item(vm, "__setitem__", operator.setitem, obj, key, value)

@@ -1,0 +1,76 @@
+"""Integers that the program reads of tensors of the graph (`mask.sum().item()`): symbols without a hint, as sizes that values decide.
+
+The number is read in the middle of the graph, of a copy that nobody writes to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import GraphBreak
+from ..state import Interpreter
+from ..values.kinds import isinstance
+from .sym_nodes import to_expr
+
+__all__ = ["check_relation", "read_list", "read_number", "with_numbers"]
+
+_WHOLE = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+_READ = "a tensor's value is read (.item()) in a graph that takes gradients"
+_MOST = 64  # numbers of one list
+
+
+def read_number(vm: Interpreter, tensor: Tensor) -> Any:
+    """What stands for `tensor.item()`; None where that is no integer of the graph's own."""
+    if tensor.dtype not in _WHOLE or not vm.out.is_known(tensor) or not vm.dynamic.may_be_late():
+        return None
+    if getattr(tensor, "constant", None) is not None or any(type(n) is not int or n != 1 for n in tensor.shape):
+        return None
+    known = vm.out.read.known(tensor, vm.out.has_written(tensor))
+    if known is not None:
+        return known
+    with torch.no_grad():
+        made = vm.out.call_method("reshape", (tensor, ()), {}) if tensor.dim() else tensor
+        made = vm.out.call_method("clone", (made,), {})
+    here = vm.gradients.here(vm, _READ)
+    refused = GraphBreak(_READ)
+    refused.frames, refused.split = here.frames, here.split
+    return vm.out.read.number(vm.out, tensor, made, refused)
+
+
+def read_list(vm: Interpreter, tensor: Tensor) -> Any:
+    """`tensor.tolist()` as lists of numbers, None where the graph has to end."""
+    if any(type(n) is not int for n in tensor.shape) or tensor.numel() > _MOST or not vm.out.is_known(tensor):
+        return None
+    if tensor.dtype not in _WHOLE and not tensor.is_floating_point() or not vm.dynamic.may_be_late():
+        return None
+    if tensor.dim() == 0:
+        return vm.dynamic.any_item(tensor)
+    parts = vm.out.call_method("unbind", (tensor, 0), {}) if tensor.shape[0] else ()
+    found = [read_list(vm, part) for part in parts]
+    return None if any(item is None for item in found) else found
+
+
+def with_numbers(vm: Interpreter, key: Any) -> Any:
+    """The key of a tensor with numbers for tensors of one integer: eager reads these, too, and gives a view."""
+    if type(key) is tuple and any(isinstance(entry, Tensor) for entry in key):
+        return tuple(with_numbers(vm, entry) for entry in key)
+    if not isinstance(key, Tensor) or key.dim() or key.dtype not in _WHOLE or key.dtype == torch.uint8:
+        return key
+    number = read_number(vm, key)
+    return key if number is None else number
+
+
+def check_relation(vm: Interpreter, condition: Any) -> bool:
+    """Note in the graph that a relation between numbers holds that only the running program knows; False of any other condition."""
+    if not isinstance(condition, torch.SymBool) or not vm.out.read.is_read(condition):
+        return False
+    try:
+        torch._check(condition)
+    except RuntimeError:  # it never holds: eager's own error
+        raise GraphBreak("a check of numbers that are read of tensors does not hold") from None
+    if to_expr(condition) not in (True, False):
+        vm.out.check(condition)
+    return True

@@ -1,0 +1,159 @@
+"""Integers that a program reads of tensors (`.item()`, `.tolist()`, `int()`, `x[i]`): sizes, bounds, factors and indices of one graph."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import intarsia
+
+
+def count(x: Tensor) -> Any:
+    return (x[:, 0] > 0).sum().item()
+
+
+def made(x: Tensor) -> Any:
+    n = count(x)
+    return torch.zeros(n, 3) + x.mean(), torch.arange(n) * 2, torch.full((3,), n), torch.ones(n, n).tril(), n, n * 2
+
+
+def scaled(x: Tensor) -> Any:
+    n = count(x)
+    return x * n + n, x / (n + 1), x * (n // 2) + n % 3, x.clamp(max=n), x.add(x, alpha=n)
+
+
+def cut(x: Tensor) -> Any:
+    n, m = count(x), (x > 0).sum().item()
+    return (
+        x[:n].sin(),
+        x[n:] * 2,
+        x[:, :n] + 1,
+        x[:m] * 2,
+        x[m:].sum(),
+        x[:, 1:m],
+        x[n : n + 2] * 2,
+        x.narrow(0, 0, n) + 1,
+    )
+
+
+def listed(x: Tensor) -> Any:
+    a, b = (x > 0).sum(0)[:2].tolist()
+    n = int((x[:, 0] > 0).sum())
+    return x * a + b, torch.zeros(a), a, [y * 2 for y in torch.split(x, [n, x.shape[0] - n])]
+
+
+def indexed(x: Tensor) -> Any:
+    i = x.sum(1).argmax()
+    y, z = x * 1, x * 2
+    y[i] += 1
+    y[i, 2] = 7.0
+    z[i].mul_(3)
+    return y, z, x[i] * 2, x[i], x[:, 0][i]
+
+
+def below_zero(x: Tensor) -> Any:
+    n = ((x > 0).sum() - 20).item()
+    return x * n, x[:n] + 1, n
+
+
+PROGRAMS = [made, scaled, cut, listed, indexed, below_zero]
+
+
+def some(rows: int, of: int = 6) -> Tensor:
+    found = torch.randn(of, 8, generator=torch.Generator().manual_seed(rows))
+    found[:, 0] = -1
+    found[:rows, 0] = 0.5
+    return found
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_one_graph(program: Callable[..., Any]) -> None:
+    compiled = intarsia.compile(program)
+    for x in (some(3), some(0), some(1), some(6), some(2, 9)):
+        torch.testing.assert_close(compiled(x), program(x), equal_nan=True)
+    report = intarsia.explain(program)(some(3))
+    assert (len(report.graphs), report.breaks) == (1, [])
+
+
+def test_an_element_is_a_view() -> None:
+    def view(x: Tensor) -> Tensor:
+        return x[x.sum(1).argmax()]
+
+    x = some(3)
+    found = intarsia.compile(view)(x)
+    found.zero_()
+    assert (x == 0).all(1).sum() == 1
+
+
+def checked(x: Tensor) -> Tensor:
+    n = count(x)
+    torch._check(n <= 2, lambda: f"too many: {n}")
+    return x * n
+
+
+def outside(x: Tensor) -> Tensor:
+    return x[x.long().max() + 4] * 2
+
+
+@pytest.mark.parametrize("program", [checked, outside])
+def test_errors_are_eagers(program: Callable[..., Tensor]) -> None:
+    compiled, raising = intarsia.compile(program), 0
+    for x in (some(2), some(3), some(0), some(6)):
+        try:
+            wanted = program(x)
+        except Exception as error:
+            raising += 1
+            with pytest.raises(type(error)) as raised:
+                compiled(x)
+            assert str(raised.value) == str(error)
+            assert program.__name__ in [entry.name for entry in traceback.extract_tb(raised.tb)]
+        else:
+            torch.testing.assert_close(compiled(x), wanted)
+    assert raising
+
+
+def decided(x: Tensor) -> Tensor:
+    n = count(x)
+    return x + n if n > 1 else x - n
+
+
+def half(x: Tensor) -> Tensor:
+    return x * (count(x) / 2)
+
+
+def compared(x: Tensor) -> Tensor:
+    return x * (count(x) > 1)
+
+
+@pytest.mark.parametrize("program", [decided, half, compared])
+def test_what_breaks(program: Callable[..., Tensor]) -> None:
+    compiled = intarsia.compile(program)
+    for x in (some(3), some(0), some(1)):
+        torch.testing.assert_close(compiled(x), program(x))
+    assert intarsia.explain(program)(some(3)).breaks[0].function == program.__name__
+
+
+def trained(x: Tensor, w: Tensor) -> Tensor:
+    n = count(x)
+    torch._check(n > 0)
+    return (x @ w)[:n].exp().sum() * n
+
+
+def test_graphs_that_take_gradients_break() -> None:
+    """Checks would be lost."""
+    compiled = intarsia.compile(trained)
+    with torch.enable_grad():
+        for x in (some(3), some(1)):
+            found = []
+            for function in (trained, compiled):
+                w = torch.ones(8, 5, requires_grad=True)
+                value = function(x, w)
+                found.append((value, torch.autograd.grad(value, w)))
+            torch.testing.assert_close(*found)
+        with pytest.raises(RuntimeError, match="Expected cond"):
+            compiled(some(0), torch.ones(8, 5, requires_grad=True))
