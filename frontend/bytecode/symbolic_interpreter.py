@@ -384,12 +384,9 @@ class SymbolicInterpreter:
         if name in ASKED and not args and not kwargs:
             return asked(self, tensor, name)
         if name != "item" or getattr(tensor, "constant", None) is None:
-            number = self.dynamic.any_item(tensor) if name == "item" and not args and not kwargs else None
+            number = read_list(self, tensor, name) if name in ("item", "tolist") and not args and not kwargs else None
             if number is not None:
                 return number
-            numbers = read_list(self, tensor) if name == "tolist" and not args and not kwargs else None
-            if numbers is not None:
-                return numbers
             refuse_method(name)
         return self.out.call_method(name, (tensor, *args), kwargs)
 

@@ -13,7 +13,7 @@ from ..errors import GraphBreak
 from ..torch_private.dispatch import is_in_format
 from ..torch_private.fake import FakeTensorMode, fake_from_meta, is_fake, on_meta
 from .fake_strides import SPECTRA, eager_strides, is_contiguous
-from .read_rules import rely_on_sizes
+from .read_sizes import rely_on_sizes
 
 __all__ = ["dispatch"]
 

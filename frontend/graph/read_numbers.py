@@ -40,8 +40,10 @@ def read_number(vm: Interpreter, tensor: Tensor) -> Any:
     return vm.out.read.number(vm.out, tensor, made, refused)
 
 
-def read_list(vm: Interpreter, tensor: Tensor) -> Any:
-    """`tensor.tolist()` as lists of numbers, None where the graph has to end."""
+def read_list(vm: Interpreter, tensor: Tensor, method: str = "tolist") -> Any:
+    """`tensor.item()` or `tensor.tolist()` as numbers, or lists of them; None where the graph has to end."""
+    if method == "item":
+        return vm.dynamic.any_item(tensor)
     if any(type(n) is not int for n in tensor.shape) or tensor.numel() > _MOST or not vm.out.is_known(tensor):
         return None
     if tensor.dtype not in _WHOLE and not tensor.is_floating_point() or not vm.dynamic.may_be_late():
