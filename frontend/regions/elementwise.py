@@ -7,6 +7,7 @@ in full by such tensors.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +20,22 @@ from ..functional.trace import functionalize
 from ..values.kinds import isinstance
 from .capture import Body
 
-__all__ = ["not_elementwise"]
+__all__ = ["not_elementwise", "same_calls"]
 
 aten = torch.ops.aten
 _ALSO = frozenset({aten._to_copy.default, aten.floor_divide.default, aten.floor_divide_.Tensor, aten.alias.default})
+
+
+def same_calls(first: Body, second: Body) -> bool:
+    """Whether two captures of a function made the same calls: with the same numbers, of the same values."""
+
+    def calls(body: Body) -> list[str]:
+        places = {node: f"%{place}" for place, node in enumerate(body.module.graph.nodes)}
+        given = ((n, fx.node.map_arg((n.args, n.kwargs), places.__getitem__)) for n in places)  # type: ignore[arg-type]
+        return [f"{n.op} {n.target if n.op.startswith('call') else ''} {args}" for n, args in given]
+
+    reads = len(first.reads) == len(second.reads) and all(map(operator.is_, first.reads, second.reads))
+    return reads and calls(first) == calls(second)
 
 
 def not_elementwise(body: Body, given: Sequence[Tensor]) -> str:

@@ -19,8 +19,8 @@ from ..errors import GraphBreak
 from ..state import Interpreter
 from ..torch_private.regions import AUX_OUTPUT, AUX_REQUEST, FLEX_ATTENTION, NO_MASK_BLOCK, SAFE_SOFTMAX, SLICED_MASK
 from ..values.kinds import isinstance
-from .capture import captured, is_tracked, result_like, rule
-from .elementwise import not_elementwise
+from .capture import Body, captured, is_tracked, result_like, rule
+from .elementwise import not_elementwise, same_calls
 
 __all__ = ["ROWS"]
 
@@ -107,12 +107,26 @@ class _Call:
         args = (*before, *self.numbers)
         given = [result_like(t) for t in args]
         body = captured(self.vm, what, function, given, given)
+        if self._asks_for_shapes(body, what, function, args):
+            raise GraphBreak(f"{what} cannot be run on all scores at once: it asks for the shape of a score")
         if is_tracked(body.reads) and self.query.device.type == "cpu":
             raise GraphBreak("gradients are wanted through flex_attention on the CPU, where torch has none")
         reason = not_elementwise(body, given)
         if reason:
             raise GraphBreak(f"{what} cannot be run on all scores at once: {reason}")
         return self.vm.call(function, args, {})
+
+    def _asks_for_shapes(self, body: Body, what: str, function: Any, args: Sequence[Tensor]) -> bool:
+        """Whether other calls are made of tensors of one dimension, or of none: what torch gives the function has none."""
+        for shape in ((1,), ()):
+            given = [torch.empty(shape, dtype=t.dtype, device=t.device) for t in args]
+            try:
+                if not same_calls(body, captured(self.vm, what, function, given, given)):
+                    return True
+            except GraphBreak:  # an index without dimensions is a number, which the graph's other index is not
+                if shape:
+                    return True
+        return False
 
     def mask(self, block_mask: Any) -> Tensor:
         """Which scores take part: what the function of a block mask says of each."""
