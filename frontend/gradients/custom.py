@@ -159,7 +159,7 @@ def _is_once(function: Any) -> bool:
 @ROWS.rule(torch.autograd.Function.apply)
 def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
-    if vm.out.differentiated or wanted and vm.out.inside:
+    if vm.out.differentiated or vm.out.inside and torch.is_grad_enabled():  # what it is given does not tell inside vmap
         raise GraphBreak(
             "a torch.autograd.Function is called inside a transform of torch.func, and gradients are taken"
         )

@@ -160,7 +160,8 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     flat = result if isinstance(result, list | tuple) else (result,)
     if op.get("returned"):  # the others are None, or what no one asked for
         flat = [flat[position] for position in op["returned"]]
-    tensors = [t for t in flat if isinstance(t, Tensor) or not op.results]
+    numbers = "binds" in op.attributes and not op.results
+    tensors = [t for t in flat if isinstance(t, Tensor) or numbers]
     if op.regions:
         tensors = run_region(machine, op, [tensors[0], *(values[k] for k in kernel.read_by_region(op))])
     return tensors

@@ -32,7 +32,7 @@ def runs(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> list[S
 
 def test_one_process_builds_what_both_run(runs: list[Said]) -> None:
     first = [process["built"] for process in runs[0]]
-    assert all(row["cache_misses"] == 2 for row in first)  # one size, then sizes that change
+    assert all(row["cache_misses"] == 2 for row in first), first  # one size, then sizes that change
     assert sum(row["compiler_calls"] for row in first) == 2
 
 

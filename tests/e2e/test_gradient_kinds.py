@@ -152,8 +152,8 @@ def own_gradient_around(m, x):
 @pytest.mark.parametrize(
     ("function", "breaks"),
     [
-        *((f, 0) for f in (rows, inner_gradient, of_each_sample, jacobian_of_weights)),
-        *((f, 1) for f in (switched_off, own_gradient, own_gradient_of_rows, own_gradient_around)),
+        *((f, 0) for f in (rows, inner_gradient, of_each_sample, jacobian_of_weights, switched_off)),
+        *((f, 1) for f in (own_gradient, own_gradient_of_rows, own_gradient_around)),
     ],
 )
 def test_transforms_between_weights_and_a_loss(function, breaks):
