@@ -8,57 +8,17 @@ from typing import Any
 
 import torch
 import zoo_transformers
+from zoo_transformers import LLAMA, SEQ2SEQ, SMALL, SPEECH, T5, VISION, image
 
 Built = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
 ZOO: dict[str, Callable[[], Built]] = {}
 
-_SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "vocab_size": 100,
-}
-_LLAMA = {**_SMALL, "num_key_value_heads": 1, "max_position_embeddings": 64, "pad_token_id": 0}
-_VISION = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "image_size": 32,
-    "patch_size": 8,
-}
-_SEQ2SEQ = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "vocab_size": 100,
-    "max_position_embeddings": 64,
-}
-_T5 = {
-    "d_model": 32,
-    "d_kv": 16,
-    "d_ff": 64,
-    "num_layers": 2,
-    "num_heads": 2,
-    "vocab_size": 100,
-    "decoder_start_token_id": 0,
-}
 _GPT = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 100}
 
 
 def tokens(rows: int = 2) -> torch.Tensor:
     """Token ids, shape (rows, 12), int64."""
     return torch.randint(0, 100, (rows, 12), generator=torch.Generator().manual_seed(0))
-
-
-def image(size: int = 32, rows: int = 1) -> torch.Tensor:
-    """An image, shape (rows, 3, size, size), float32."""
-    return torch.randn(rows, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
 def _hugging_face(
@@ -93,29 +53,27 @@ def _one_image() -> tuple[Any, ...]:
     return (image(),)
 
 
-_hugging_face("bert", "BertModel", _SMALL, kwargs=lambda: {"attention_mask": torch.ones_like(tokens())})
-_hugging_face("bert-labels", "BertForSequenceClassification", _SMALL, kwargs=lambda: {"labels": torch.tensor([0, 1])})
-_hugging_face("bert-tuple", "BertModel", _SMALL, kwargs=lambda: {"return_dict": False})
+_hugging_face("bert", "BertModel", SMALL, kwargs=lambda: {"attention_mask": torch.ones_like(tokens())})
+_hugging_face("bert-labels", "BertForSequenceClassification", SMALL, kwargs=lambda: {"labels": torch.tensor([0, 1])})
+_hugging_face("bert-tuple", "BertModel", SMALL, kwargs=lambda: {"return_dict": False})
 _hugging_face("gpt2", "GPT2LMHeadModel", _GPT)
 _hugging_face("gpt2-no-cache", "GPT2LMHeadModel", _GPT, kwargs=lambda: {"use_cache": False})
 _hugging_face(
     "distilbert", "DistilBertModel", {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "vocab_size": 100}
 )
-_hugging_face("roberta", "RobertaModel", _SMALL)
-_hugging_face("albert", "AlbertModel", {**_SMALL, "embedding_size": 16})
-_hugging_face("electra", "ElectraModel", {**_SMALL, "embedding_size": 16})
-_hugging_face("deberta", "DebertaModel", _SMALL)
-_hugging_face("layoutlm", "LayoutLMModel", _SMALL)
-_hugging_face("mobilebert", "MobileBertModel", {**_SMALL, "embedding_size": 32, "intra_bottleneck_size": 32})
+_hugging_face("roberta", "RobertaModel", SMALL)
+_hugging_face("albert", "AlbertModel", {**SMALL, "embedding_size": 16})
+_hugging_face("electra", "ElectraModel", {**SMALL, "embedding_size": 16})
+_hugging_face("deberta", "DebertaModel", SMALL)
+_hugging_face("layoutlm", "LayoutLMModel", SMALL)
+_hugging_face("mobilebert", "MobileBertModel", {**SMALL, "embedding_size": 32, "intra_bottleneck_size": 32})
 _hugging_face("xlnet", "XLNetModel", {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64, "vocab_size": 100})
-_hugging_face("t5-encoder", "T5EncoderModel", _T5)
+_hugging_face("t5-encoder", "T5EncoderModel", T5)
 _hugging_face(
-    "t5", "T5ForConditionalGeneration", _T5, _none, lambda: {"input_ids": tokens(), "decoder_input_ids": tokens()}
+    "t5", "T5ForConditionalGeneration", T5, _none, lambda: {"input_ids": tokens(), "decoder_input_ids": tokens()}
 )
-_hugging_face("bart", "BartModel", _SEQ2SEQ)
-_hugging_face(
-    "pegasus", "PegasusModel", _SEQ2SEQ, _none, lambda: {"input_ids": tokens(), "decoder_input_ids": tokens()}
-)
+_hugging_face("bart", "BartModel", SEQ2SEQ)
+_hugging_face("pegasus", "PegasusModel", SEQ2SEQ, _none, lambda: {"input_ids": tokens(), "decoder_input_ids": tokens()})
 _hugging_face(
     "opt",
     "OPTForCausalLM",
@@ -137,13 +95,13 @@ for _name, _model in {
     "olmo": "Olmo",
     "stablelm": "StableLm",
 }.items():
-    _hugging_face(_name, f"{_model}ForCausalLM", _LLAMA)
-_hugging_face("llama-no-cache", "LlamaForCausalLM", _LLAMA, kwargs=lambda: {"use_cache": False})
+    _hugging_face(_name, f"{_model}ForCausalLM", LLAMA)
+_hugging_face("llama-no-cache", "LlamaForCausalLM", LLAMA, kwargs=lambda: {"use_cache": False})
 for _name, _model in {"qwen3": "Qwen3", "gemma": "Gemma", "gemma2": "Gemma2"}.items():
-    _hugging_face(_name, f"{_model}ForCausalLM", {**_LLAMA, "head_dim": 16})
-_hugging_face("mixtral", "MixtralForCausalLM", {**_LLAMA, "num_local_experts": 2, "num_experts_per_tok": 1})
-_hugging_face("phi", "PhiForCausalLM", {**_SMALL, "max_position_embeddings": 64})
-_hugging_face("gpt-neox", "GPTNeoXForCausalLM", {**_SMALL, "max_position_embeddings": 64})
+    _hugging_face(_name, f"{_model}ForCausalLM", {**LLAMA, "head_dim": 16})
+_hugging_face("mixtral", "MixtralForCausalLM", {**LLAMA, "num_local_experts": 2, "num_experts_per_tok": 1})
+_hugging_face("phi", "PhiForCausalLM", {**SMALL, "max_position_embeddings": 64})
+_hugging_face("gpt-neox", "GPTNeoXForCausalLM", {**SMALL, "max_position_embeddings": 64})
 _hugging_face(
     "mpt", "MptForCausalLM", {"d_model": 32, "n_heads": 2, "n_layers": 2, "vocab_size": 100, "max_seq_len": 64}
 )
@@ -186,7 +144,7 @@ _hugging_face(
     kwargs=lambda: {"use_cache": False},
 )
 for _name, _model in {"vit": "ViT", "deit": "DeiT", "dinov2": "Dinov2", "beit": "Beit"}.items():
-    _hugging_face(_name, f"{_model}Model", _VISION, _one_image)
+    _hugging_face(_name, f"{_model}Model", VISION, _one_image)
 _hugging_face(
     "swin",
     "SwinModel",
@@ -216,8 +174,8 @@ _hugging_face(
     "clip",
     "CLIPModel",
     {
-        "text_config": {**_SMALL, "max_position_embeddings": 32, "eos_token_id": 99, "bos_token_id": 1},
-        "vision_config": _VISION,
+        "text_config": {**SMALL, "max_position_embeddings": 32, "eos_token_id": 99, "bos_token_id": 1},
+        "vision_config": VISION,
         "projection_dim": 16,
     },
     _none,
@@ -227,7 +185,7 @@ _hugging_face(
     "whisper",
     "WhisperModel",
     {
-        **{k: v for k, v in _SEQ2SEQ.items() if k != "max_position_embeddings"},
+        **{k: v for k, v in SEQ2SEQ.items() if k != "max_position_embeddings"},
         "max_source_positions": 20,
         "max_target_positions": 32,
         "num_mel_bins": 16,
@@ -244,16 +202,7 @@ _hugging_face(
 _hugging_face(
     "wav2vec2",
     "Wav2Vec2Model",
-    {
-        **{k: v for k, v in _SMALL.items() if k != "vocab_size"},
-        "vocab_size": 32,
-        "conv_dim": (16, 16),
-        "conv_stride": (5, 2),
-        "conv_kernel": (10, 3),
-        "num_feat_extract_layers": 2,
-        "num_conv_pos_embeddings": 16,
-        "num_conv_pos_embedding_groups": 2,
-    },
+    SPEECH,
     lambda: (torch.randn(2, 1000),),
 )
 

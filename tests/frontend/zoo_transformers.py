@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 Arguments = Callable[[], dict[str, Any]]
-_SMALL = {
+SMALL = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 64,
     "vocab_size": 100,
 }
-_TEXT = {**_SMALL, "max_position_embeddings": 64, "pad_token_id": 0}
-_LLAMA = {**_TEXT, "num_key_value_heads": 1}
-_HEADS = {**_LLAMA, "head_dim": 16}
-_VISION = {
+_TEXT = {**SMALL, "max_position_embeddings": 64, "pad_token_id": 0}
+LLAMA = {**_TEXT, "num_key_value_heads": 1}
+_HEADS = {**LLAMA, "head_dim": 16}
+VISION = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
@@ -26,7 +26,7 @@ _VISION = {
     "image_size": 32,
     "patch_size": 8,
 }
-_SEQ2SEQ = {
+SEQ2SEQ = {
     "d_model": 32,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -37,7 +37,7 @@ _SEQ2SEQ = {
     "vocab_size": 100,
     "max_position_embeddings": 64,
 }
-_T5 = {
+T5 = {
     "d_model": 32,
     "d_kv": 16,
     "d_ff": 64,
@@ -46,9 +46,22 @@ _T5 = {
     "vocab_size": 100,
     "decoder_start_token_id": 0,
 }
+_DEEPSEEK = {
+    **_TEXT,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+}
 _EXPERTS = {**_HEADS, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
-_SPEECH = {
-    **{k: v for k, v in _SMALL.items() if k != "vocab_size"},
+SPEECH = {
+    **{k: v for k, v in SMALL.items() if k != "vocab_size"},
     "vocab_size": 32,
     "conv_dim": (16, 16),
     "conv_stride": (5, 2),
@@ -120,75 +133,37 @@ def seen_and_read(count: int, token: int = 3) -> Arguments:
 MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
     "qwen2-moe": ("Qwen2MoeForCausalLM", "", {**_EXPERTS, "shared_expert_intermediate_size": 32}, padded),
     "qwen3-moe": ("Qwen3MoeForCausalLM", "", _EXPERTS, padded),
-    "deepseek-v3": (
-        "DeepseekV3ForCausalLM",
-        "",
-        {
-            **_TEXT,
-            "num_key_value_heads": 2,
-            "moe_intermediate_size": 32,
-            "n_routed_experts": 4,
-            "n_group": 2,
-            "topk_group": 1,
-            "num_experts_per_tok": 2,
-            "first_k_dense_replace": 1,
-            "q_lora_rank": 16,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 16,
-        },
-        padded,
-    ),
-    "deepseek-v2": (
-        "DeepseekV2ForCausalLM",
-        "",
-        {
-            **_TEXT,
-            "num_key_value_heads": 2,
-            "moe_intermediate_size": 32,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "first_k_dense_replace": 1,
-            "q_lora_rank": 16,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 16,
-            "n_group": 1,
-            "topk_group": 1,
-        },
-        padded,
-    ),
+    "deepseek-v3": ("DeepseekV3ForCausalLM", "", {**_DEEPSEEK, "n_group": 2, "topk_group": 1}, padded),
+    "deepseek-v2": ("DeepseekV2ForCausalLM", "", {**_DEEPSEEK, "n_group": 1, "topk_group": 1}, padded),
     "switch": (
         "SwitchTransformersForConditionalGeneration",
         "SwitchTransformersConfig",
-        {**_T5, "num_experts": 4, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
+        {**T5, "num_experts": 4, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
         answered,
     ),
-    "olmoe": ("OlmoeForCausalLM", "", {**_LLAMA, "num_experts": 4, "num_experts_per_tok": 2}, padded),
-    "granite-moe": ("GraniteMoeForCausalLM", "", {**_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2}, padded),
-    "phimoe": ("PhimoeForCausalLM", "", {**_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2}, padded),
+    "olmoe": ("OlmoeForCausalLM", "", {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2}, padded),
+    "granite-moe": ("GraniteMoeForCausalLM", "", {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2}, padded),
+    "phimoe": ("PhimoeForCausalLM", "", {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2}, padded),
     "gpt-oss": ("GptOssForCausalLM", "", {**_HEADS, "num_local_experts": 4, "num_experts_per_tok": 2}, padded),
     "mixtral-labels": (
         "MixtralForCausalLM",
         "",
-        {**_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
+        {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
         labelled,
     ),
-    "llama-labels": ("LlamaForCausalLM", "", _LLAMA, labelled),
-    "llama-classes": ("LlamaForSequenceClassification", "LlamaConfig", _LLAMA, classified),
+    "llama-labels": ("LlamaForCausalLM", "", LLAMA, labelled),
+    "llama-classes": ("LlamaForSequenceClassification", "LlamaConfig", LLAMA, classified),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", {**_HEADS, "sliding_window": 8}, padded),
-    "olmo2": ("Olmo2ForCausalLM", "", _LLAMA, padded),
-    "granite": ("GraniteForCausalLM", "", _LLAMA, padded),
-    "cohere": ("CohereForCausalLM", "", _LLAMA, padded),
+    "olmo2": ("Olmo2ForCausalLM", "", LLAMA, padded),
+    "granite": ("GraniteForCausalLM", "", LLAMA, padded),
+    "cohere": ("CohereForCausalLM", "", LLAMA, padded),
     "cohere2": ("Cohere2ForCausalLM", "", {**_HEADS, "sliding_window": 8}, padded),
-    "nemotron": ("NemotronForCausalLM", "", _LLAMA, padded),
-    "starcoder2": ("Starcoder2ForCausalLM", "", _LLAMA, padded),
+    "nemotron": ("NemotronForCausalLM", "", LLAMA, padded),
+    "starcoder2": ("Starcoder2ForCausalLM", "", LLAMA, padded),
     "glm": ("GlmForCausalLM", "", {**_HEADS, "partial_rotary_factor": 0.5}, padded),
     "glm4": ("Glm4ForCausalLM", "", {**_HEADS, "partial_rotary_factor": 0.5}, padded),
     "helium": ("HeliumForCausalLM", "", _HEADS, padded),
-    "smollm3": ("SmolLM3ForCausalLM", "", _LLAMA, padded),
+    "smollm3": ("SmolLM3ForCausalLM", "", LLAMA, padded),
     "ernie45": ("Ernie4_5ForCausalLM", "", _HEADS, padded),
     "exaone4": ("Exaone4ForCausalLM", "", {**_HEADS, "sliding_window": 8}, padded),
     "persimmon": ("PersimmonForCausalLM", "", _TEXT, padded),
@@ -239,7 +214,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100, "attention_hidden_size": 32},
         lambda: {"input_ids": ids(), "use_cache": False},
     ),
-    "lfm2": ("Lfm2ForCausalLM", "", {**_LLAMA, "layer_types": ["conv", "full_attention"]}, padded),
+    "lfm2": ("Lfm2ForCausalLM", "", {**LLAMA, "layer_types": ["conv", "full_attention"]}, padded),
     "bert-mask": ("BertForMaskedLM", "BertConfig", _TEXT, labelled),
     "bert-answers": (
         "BertForQuestionAnswering",
@@ -258,7 +233,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         {"d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64, "block_sizes": [1, 1, 1], "vocab_size": 100},
         padded,
     ),
-    "fnet": ("FNetModel", "", {**_SMALL, "max_position_embeddings": 64}, lambda: {"input_ids": ids()}),
+    "fnet": ("FNetModel", "", {**SMALL, "max_position_embeddings": 64}, lambda: {"input_ids": ids()}),
     "squeezebert": (
         "SqueezeBertModel",
         "",
@@ -303,15 +278,15 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         },
         lambda: {"input_ids": ids(16)},
     ),
-    "t5-labels": ("T5ForConditionalGeneration", "T5Config", _T5, answered),
-    "mt5": ("MT5ForConditionalGeneration", "MT5Config", _T5, answered),
-    "umt5": ("UMT5ForConditionalGeneration", "UMT5Config", _T5, answered),
-    "longt5": ("LongT5ForConditionalGeneration", "LongT5Config", {**_T5, "local_radius": 4}, answered),
-    "bart-labels": ("BartForConditionalGeneration", "BartConfig", _SEQ2SEQ, answered),
-    "mbart": ("MBartForConditionalGeneration", "MBartConfig", _SEQ2SEQ, answered),
-    "marian": ("MarianMTModel", "MarianConfig", {**_SEQ2SEQ, "pad_token_id": 0, "decoder_start_token_id": 0}, answered),
-    "m2m": ("M2M100ForConditionalGeneration", "M2M100Config", _SEQ2SEQ, answered),
-    "blenderbot": ("BlenderbotForConditionalGeneration", "BlenderbotConfig", _SEQ2SEQ, answered),
+    "t5-labels": ("T5ForConditionalGeneration", "T5Config", T5, answered),
+    "mt5": ("MT5ForConditionalGeneration", "MT5Config", T5, answered),
+    "umt5": ("UMT5ForConditionalGeneration", "UMT5Config", T5, answered),
+    "longt5": ("LongT5ForConditionalGeneration", "LongT5Config", {**T5, "local_radius": 4}, answered),
+    "bart-labels": ("BartForConditionalGeneration", "BartConfig", SEQ2SEQ, answered),
+    "mbart": ("MBartForConditionalGeneration", "MBartConfig", SEQ2SEQ, answered),
+    "marian": ("MarianMTModel", "MarianConfig", {**SEQ2SEQ, "pad_token_id": 0, "decoder_start_token_id": 0}, answered),
+    "m2m": ("M2M100ForConditionalGeneration", "M2M100Config", SEQ2SEQ, answered),
+    "blenderbot": ("BlenderbotForConditionalGeneration", "BlenderbotConfig", SEQ2SEQ, answered),
     "prophetnet": (
         "ProphetNetForConditionalGeneration",
         "ProphetNetConfig",
@@ -328,14 +303,14 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         },
         answered,
     ),
-    "hubert": ("HubertModel", "", _SPEECH, spoken),
-    "wavlm": ("WavLMModel", "", _SPEECH, spoken),
-    "unispeech": ("UniSpeechModel", "", _SPEECH, spoken),
-    "data2vec-audio": ("Data2VecAudioModel", "", _SPEECH, spoken),
+    "hubert": ("HubertModel", "", SPEECH, spoken),
+    "wavlm": ("WavLMModel", "", SPEECH, spoken),
+    "unispeech": ("UniSpeechModel", "", SPEECH, spoken),
+    "data2vec-audio": ("Data2VecAudioModel", "", SPEECH, spoken),
     "ast": (
         "ASTModel",
         "ASTConfig",
-        {**{k: v for k, v in _VISION.items() if k != "image_size"}, "max_length": 32, "num_mel_bins": 16},
+        {**{k: v for k, v in VISION.items() if k != "image_size"}, "max_length": 32, "num_mel_bins": 16},
         lambda: {"input_values": torch.randn(1, 32, 16, generator=_generator())},
     ),
     "encodec": (
@@ -356,14 +331,14 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
     "vit-classes": (
         "ViTForImageClassification",
         "ViTConfig",
-        _VISION,
+        VISION,
         lambda: {**pictured()(), "labels": torch.tensor([1])},
     ),
     "vit-mae": (
         "ViTMAEModel",
         "",
         {
-            **_VISION,
+            **VISION,
             "decoder_hidden_size": 16,
             "decoder_num_hidden_layers": 1,
             "decoder_num_attention_heads": 2,
@@ -372,11 +347,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         },
         pictured(),
     ),
-    "dinov2-reg": ("Dinov2WithRegistersModel", "", _VISION, pictured()),
+    "dinov2-reg": ("Dinov2WithRegistersModel", "", VISION, pictured()),
     "siglip": (
         "SiglipModel",
         "",
-        {"text_config": {**_TEXT, "max_position_embeddings": 16}, "vision_config": _VISION},
+        {"text_config": {**_TEXT, "max_position_embeddings": 16}, "vision_config": VISION},
         lambda: {"input_ids": ids(), "pixel_values": image()},
     ),
     "swinv2": (
@@ -451,7 +426,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         "DPTForDepthEstimation",
         "DPTConfig",
         {
-            **_VISION,
+            **VISION,
             "num_hidden_layers": 4,
             "backbone_out_indices": [0, 1, 2, 3],
             "neck_hidden_sizes": [8, 8, 8, 8],
@@ -478,8 +453,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         },
         lambda: {**pictured()(), "labels": torch.zeros(1, 32, 32, dtype=torch.int64)},
     ),
-    "vitdet": ("VitDetModel", "", {**{k: v for k, v in _VISION.items() if k != "intermediate_size"}}, pictured()),
-    "yolos": ("YolosModel", "", {**_VISION, "image_size": [32, 32], "num_detection_tokens": 4}, pictured()),
+    "vitdet": ("VitDetModel", "", {**{k: v for k, v in VISION.items() if k != "intermediate_size"}}, pictured()),
+    "yolos": ("YolosModel", "", {**VISION, "image_size": [32, 32], "num_detection_tokens": 4}, pictured()),
     "superpoint": (
         "SuperPointForKeypointDetection",
         "SuperPointConfig",
@@ -491,13 +466,13 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         },
         pictured(),
     ),
-    "clip-vision": ("CLIPVisionModelWithProjection", "CLIPVisionConfig", {**_VISION, "projection_dim": 16}, pictured()),
+    "clip-vision": ("CLIPVisionModelWithProjection", "CLIPVisionConfig", {**VISION, "projection_dim": 16}, pictured()),
     "blip": (
         "BlipForConditionalGeneration",
         "BlipConfig",
         {
             "text_config": {**_TEXT, "encoder_hidden_size": 32, "bos_token_id": 1, "sep_token_id": 2},
-            "vision_config": _VISION,
+            "vision_config": VISION,
             "projection_dim": 16,
         },
         lambda: {"pixel_values": image(), "input_ids": ids(6, 1)},
@@ -505,15 +480,15 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
     "vilt": (
         "ViltModel",
         "",
-        {**_VISION, **_TEXT, "image_size": 32, "max_image_length": 16},
+        {**VISION, **_TEXT, "image_size": 32, "max_image_length": 16},
         lambda: {"input_ids": ids(6, 1), "pixel_values": image()},
     ),
     "llava": (
         "LlavaForConditionalGeneration",
         "LlavaConfig",
         {
-            "text_config": {**_LLAMA, "model_type": "llama"},
-            "vision_config": {**_VISION, "model_type": "clip_vision_model", "projection_dim": 16},
+            "text_config": {**LLAMA, "model_type": "llama"},
+            "vision_config": {**VISION, "model_type": "clip_vision_model", "projection_dim": 16},
             "image_token_index": 3,
             "vision_feature_select_strategy": "default",
         },
@@ -525,7 +500,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         {
             "text_config": {**_HEADS, "model_type": "gemma"},
             "vision_config": {
-                **_VISION,
+                **VISION,
                 "model_type": "siglip_vision_model",
                 "vision_use_head": False,
                 "projection_dim": 32,
@@ -540,8 +515,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         "Idefics3ForConditionalGeneration",
         "Idefics3Config",
         {
-            "text_config": {**_LLAMA, "model_type": "llama"},
-            "vision_config": {**_VISION},
+            "text_config": {**LLAMA, "model_type": "llama"},
+            "vision_config": {**VISION},
             "scale_factor": 2,
             "image_token_id": 3,
         },
@@ -614,7 +589,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         "WhisperForConditionalGeneration",
         "WhisperConfig",
         {
-            **{k: v for k, v in _SEQ2SEQ.items() if k != "max_position_embeddings"},
+            **{k: v for k, v in SEQ2SEQ.items() if k != "max_position_embeddings"},
             "max_source_positions": 20,
             "max_target_positions": 32,
             "num_mel_bins": 16,
@@ -631,7 +606,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], Arguments]] = {
         "Speech2TextForConditionalGeneration",
         "Speech2TextConfig",
         {
-            **{k: v for k, v in _SEQ2SEQ.items() if k != "max_position_embeddings"},
+            **{k: v for k, v in SEQ2SEQ.items() if k != "max_position_embeddings"},
             "input_feat_per_channel": 8,
             "input_channels": 1,
             "conv_channels": 16,
