@@ -18,6 +18,7 @@ from torch import fx, nn
 
 from .counters import COUNTERS
 from .frontend.gradients.nodes import OUTSIDE, WHOLE, gradients
+from .frontend.graph.output import TEMPORARY
 from .frontend.torch_private.autograd import AotNode, aot_node, outside_of_tracing
 from .frontend.torch_private.batches import is_batched
 from .frontend.torch_private.fake import fake_mode_of, is_fake
@@ -66,9 +67,9 @@ def twice_differentiable(
                 place = -1
                 return results
             if SECOND not in gm.meta:  # whose inputs nobody else has
-                loose = [
-                    i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and not isinstance(a, nn.Parameter)
-                ]
+                held = [n.meta.get(TEMPORARY) for n in gm.graph.find_nodes(op="placeholder")]
+                pairs = enumerate(zip(args, held, strict=True))
+                loose = [i for i, (a, h) in pairs if _is_tensor(a) and not h]
             node.differentiate_with(lambda kept, arriving: _again(gm, kept, arriving, second))
         found = results[place].grad_fn
         if found is not None:  # gradients may be off now
@@ -79,6 +80,10 @@ def twice_differentiable(
         return results
 
     return call
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)
 
 
 def _find(results: Sequence[Any]) -> tuple[int, AotNode | None]:

@@ -31,7 +31,7 @@ from ..torch_private.fake import real_tensors
 from ..torch_private.functions import SET_GRAD_MODE
 from ..values.kinds import isinstance
 
-__all__ = ["METHODS", "asked", "check_attribute", "from_local", "handed_out", "taken_in"]
+__all__ = ["METHODS", "asked", "check_attribute", "from_local", "handed_out", "set_grad", "taken_in"]
 
 _READ = ("placements", "device_mesh")
 _REFUSED = frozenset(
@@ -52,18 +52,19 @@ def taken_in(vm: Interpreter, value: Any, source: Source) -> Tensor:
     with real_tensors():
         part = local_of(value)
     fake, info = vm.dynamic.tensor(part, Fetch(local_of, source), True)  # its sizes are numbers: the layout's are
-    info.static = False
+    info.static, info.temporary = False, True
     vm.out.add_input(info)
     vm.user.arg_tensors.append(info)
     before = torch.is_grad_enabled()
-    _set_grad(vm, True)  # it may be read where gradients are on
+    set_grad(vm, True)  # it may be read where gradients are on
     made: Tensor = vm.out.call_function(Shared(**_facts(layout)), (fake,), {})
-    _set_grad(vm, before)
+    set_grad(vm, before)
     vm.user.track(value, made, source)
     return made
 
 
-def _set_grad(vm: Interpreter, mode: bool) -> None:
+def set_grad(vm: Interpreter, mode: bool) -> None:
+    """A node that sets the grad mode, where it is another one."""
     if torch.is_grad_enabled() != mode:
         SET_GRAD_MODE(mode)
         vm.out.mark(SET_GRAD_MODE, (mode,))
@@ -77,9 +78,9 @@ def _facts(layout: Layout) -> dict[str, Any]:
 def handed_out(vm: Interpreter, value: Tensor) -> tuple[Tensor, Shared]:
     """This process's part of a DTensor that the graph made, and what makes the DTensor of it."""
     before = torch.is_grad_enabled()
-    _set_grad(vm, value.requires_grad)
+    set_grad(vm, value.requires_grad)
     part: Tensor = vm.out.call_function(Local(), (value,), {})
-    _set_grad(vm, before)
+    set_grad(vm, before)
     return part, (Restored if value.requires_grad else Shared)(**_facts(layout_of(value)))
 
 

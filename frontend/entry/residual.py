@@ -31,7 +31,7 @@ from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, made_set, recipe, same_keys
 from ..guards.source import Source
 from ..state import Interpreter
-from ..subclasses.wrappers import handed_out
+from ..subclasses.wrappers import counted_versions, handed_out
 from ..torch_private.dtensor import is_composite, is_fact
 from ..torch_private.functions import as_class
 from ..torch_private.symbols import is_unknown, python_text
@@ -46,7 +46,7 @@ from ..values.tensor import TensorMethod
 from .effects import DELETED
 from .entry import Message
 from .replay import REDUCED, change_set, forget, put, refill, refill_dict, remake_set, set_changes, slots_of
-from .views import Views
+from .views import Views, view_of_wrapper
 
 __all__ = ["Residual"]
 
@@ -70,6 +70,7 @@ class Residual:
     def effects(self) -> None:
         """Statements for everything the program changed."""
         vm, effects = self.vm, self.vm.effects
+        self.post += counted_versions(vm, self.emit)
         for shadow in vm.user.shadows:
             if shadow.changed():
                 self._replace_contents(shadow.real, shadow.copy, shadow.source)
@@ -178,8 +179,7 @@ class Residual:
             return self.emit.fetch(value.source)
         source = self.vm.user.source_of(value)
         if source is not None and not self.vm.is_created(value):
-            name = self.emit.fetch(source)
-            self._names[id(value)] = name
+            self._names[id(value)] = name = self.emit.fetch(source)
             return name
         return self._build(value)
 
@@ -231,23 +231,26 @@ class Residual:
             source = self.vm.user.source_of(tensor)
             if source is not None:
                 return self.emit.fetch(source)
+            if (base := tensor._base) is not None and self.vm.user.source_of(base) is not None:
+                return self._named(tensor, view_of_wrapper(self.views, tensor))
             parts, whole = handed_out(self.vm, tensor)
             return self._fresh(tensor, f"{self.emit.constant(whole, 'whole')}({', '.join(map(self._tensor, parts))})")
         at = self._tensors.get(id(tensor))
         if at is None:
             if not self.vm.out.is_known(tensor):
                 raise Unsupported("a tensor that capture has not seen being made is returned")
-            if self.views is not None and id(tensor) not in self.vm.parameters:
-                name = self.views.add(tensor)
-                if name is not None:
-                    self._names[id(tensor)] = name
-                    self._alive.append(tensor)
-                    return name
+            if self.views is not None and id(tensor) not in self.vm.parameters and (name := self.views.add(tensor)):
+                return self._named(tensor, name)
             at = self._place(tensor)
         if id(tensor) in self.vm.parameters:
             cls = self.emit.constant(nn.Parameter, "Parameter")
             return self._fresh(tensor, f"{cls}(out{at}, {self.vm.parameters[id(tensor)]})")
         return f"out{at}"
+
+    def _named(self, value: Any, name: str) -> str:
+        self._names[id(value)] = name
+        self._alive.append(value)
+        return name
 
     def _place(self, tensor: Tensor) -> int:
         """Where the tensor is among the graph's results."""
@@ -259,7 +262,8 @@ class Residual:
 
     def base(self, tensor: Tensor) -> str:
         """An input, or a result of the graph's own even if it is a view of something."""
-        return self._plain(tensor) if id(tensor) in self.vm.out.inputs else f"out{self._place(tensor)}"
+        given = id(tensor) in self.vm.out.inputs or is_composite(tensor)
+        return self._plain(tensor) if given else f"out{self._place(tensor)}"
 
     def _symbolic(self, value: Any) -> str:
         expr = value.node.expr
@@ -281,10 +285,8 @@ class Residual:
         return f"out{self._place(tensor)}{place}"
 
     def _fresh(self, value: Any, text: str) -> str:
-        name = f"r{self._count}"
+        name = self._named(value, f"r{self._count}")
         self._count += 1
-        self._names[id(value)] = name
-        self._alive.append(value)
         self.post.append(f"{name} = {text}")
         return name
 

@@ -15,14 +15,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, fx
 
+from ..errors import Unsupported
 from ..graph.output import GRAD_MODE, INFERENCE, MUTATES, OutputGraph
 from ..graph.writes import in_place_view
 from ..guards.emitter import Emitter
 from ..torch_private.dispatch import storage_key
+from ..torch_private.dtensor import is_composite, is_shared
 from ..torch_private.functions import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE, OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance
 
-__all__ = ["Views"]
+__all__ = ["Views", "view_of_wrapper"]
 
 
 class Body(Protocol):
@@ -87,7 +89,8 @@ class Views:
         for result in self.results:
             inputs = self.out.inputs
             base = result.base.meta["example_value"]
-            if id(base) not in inputs and keys.count(storage_key(base)) == 1 and not result.is_cut_off:
+            known = id(base) in inputs or is_composite(base)
+            if not known and keys.count(storage_key(base)) == 1 and not result.is_cut_off:
                 lines.append(f"{result.name} = {body.base(result.tensor)}")
                 continue
             name = body.base(base)
@@ -170,6 +173,14 @@ class Views:
         return value is None or value is Ellipsis or isinstance(value, _PLAIN)
 
 
+def view_of_wrapper(views: Views | None, tensor: Tensor) -> str:
+    """The name of a view of a wrapper tensor of the caller's, which is made again: autograd and versions know of it."""
+    name = None if views is None or is_shared(tensor) else views.add(tensor)
+    if name is None:
+        raise Unsupported(f"a view of a {type(tensor).__qualname__} of the caller's is given out")
+    return name
+
+
 _AS = {"view_as": "view", "expand_as": "expand", "reshape_as": "reshape"}
 _PLAIN = (bool, int, float, str, torch.dtype, torch.memory_format)
 _MARKS = (SET_GRAD_MODE, ENTER_AUTOCAST, EXIT_AUTOCAST)
@@ -203,6 +214,9 @@ def _viewed(node: fx.Node) -> fx.Node | None:
     if not isinstance(given, Tensor):
         return None
     items = list(_tensors(made))
+    if is_composite(given):  # whose memory is that of others
+        root = given if given._base is None else given._base
+        return source if items and all(item._base is root for item in items) else None
     return source if items and all(storage_key(item) == storage_key(given) for item in items) else None
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..functional.overlap import check_write, is_mutable
+from ..functional.rules import written_arguments
 from ..torch_private.dispatch import draws_numbers, storage_key
 from ..torch_private.fake import FakeTensor, FakeTensorMode, fake_from_meta, on_meta, plain_fake_mode
 from ..torch_private.functions import OpOverload
@@ -66,6 +67,7 @@ class FakeResults:
         self.known: dict[Any, tuple[_Shape | None, ...] | _Shape | None] = {}  # None: to be run each time
         self.draws = False  # whether one has drawn random numbers since somebody set it
         self.folded: set[int] = set()  # storages of inputs with elements in the same place
+        self.written: set[int] | None = None  # storages that operators write to, where somebody wants to know
 
     def __call__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What `FakeTensorMode.dispatch` gives."""
@@ -75,6 +77,8 @@ class FakeResults:
             self.draws = True
         if type(func) is OpOverload and is_mutable(func):
             check_write(func, args, kwargs or {}, self.folded)
+            if self.written is not None:
+                self.written.update(map(storage_key, tensors_in(written_arguments(func, args, kwargs or {}))))
         if self.mode.shape_env is not None or type(func) is not OpOverload:
             return self.plain(func, types, args, kwargs)
         if func in _VIEWS and not kwargs:

@@ -19,8 +19,8 @@ from ..functional.overlap import is_folded
 from ..guards.source import Source
 from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.dtensor import check_shared, is_composite
-from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
-from ..torch_private.wrapped import Wrapped
+from ..torch_private.fake import FakeTensor, FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
+from ..torch_private.wrapped import Wrapped, is_wrapped
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .aside import Aside, module_of
 from .aside import storage_of as _storage
@@ -28,12 +28,14 @@ from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_
 from .read_sizes import READS, ReadSizes
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
-from .writes import count_writes, in_place_view
+from .writes import WrapperWrites, count_writes, in_place_view
 
-__all__ = ["GRAD_MODE", "INFERENCE", "MUTATES", "GraphInput", "OutputGraph"]
+__all__ = ["GRAD_MODE", "INFERENCE", "MUTATES", "TEMPORARY", "GraphInput", "OutputGraph"]
 
 # In a node's `meta`: whether gradients were on; whether the call writes; whether it is a view made in inference mode of what was not.
 GRAD_MODE, MUTATES, INFERENCE = "grad_mode", "mutates", "inference"
+
+TEMPORARY = "temporary"  # in a placeholder's `meta`: whether nobody else holds what the graph is given
 
 
 @dataclass
@@ -50,6 +52,7 @@ class GraphInput:
     grad_fn: Any = None
     history: Any = None  # the autograd node of the fake, or of what it is a view of, before the program runs
     replaced: bool = False  # whether the program has given it another memory (`.data = ...`)
+    temporary: bool = False  # whether nobody else holds the tensor that the graph is given
     says: bool | None = None  # what the program says of it before it uses it: whether it requires gradients
     # Sizes, strides, offset before the program runs.
     geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = ((), (), 0)
@@ -153,6 +156,7 @@ class OutputGraph:
             self.read.check_gradients(info)
             info.node = self._new_placeholder(self._name_for(info.source.name()))
             info.node.meta.update(example_value=info.fake, source=info.source, static_input=info.static)
+            info.node.meta[TEMPORARY] = info.temporary
             self.used.append(info)
             if isinstance(info.fake, Tensor):
                 self._node_of[id(info.fake)] = info.node
@@ -336,7 +340,13 @@ class OutputGraph:
             raise GraphBreak(f"{name} changes the sizes or strides of a tensor of the caller's")
         if op == "call_function" and any(getattr(target, "overloadpacket", target) is p for p in _REMAKES):
             raise GraphBreak(f"{target} makes its argument another tensor")
-        check_shared(name, given, args, kwargs)
+        watch = None
+        if others := [t for t in given if type(t) is not FakeTensor]:
+            check_shared(name, others, args, kwargs)
+            if wrappers := [t for t in others if is_wrapped(t)]:
+                if in_place_view(name):
+                    raise GraphBreak(f"{name} changes the sizes or strides of a {type(wrappers[0]).__qualname__}")
+                watch = WrapperWrites(self.fake_mode.dispatch, wrappers)
         versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
         try:
             result = self.read.run(function, run_args, kwargs)
@@ -355,6 +365,9 @@ class OutputGraph:
         written = [t for t, version in zip(given, versions, strict=True) if t._version != version]
         self._written.update(map(_storage, written))
         mutated = bool(written)
+        if watch is not None and (stored := watch.done(name)):
+            self._written |= stored
+            mutated = True
         self._refuse_new_leaves(target, [(t, w) for t, w in zip(given, wanted, strict=True) if is_leaf(t)], result)
         return self._record(op, target, lifted, result, mutated)
 

@@ -6,10 +6,13 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..errors import GraphBreak
+from ..torch_private.wrapped import layout_of, parts_of
 from ..values.kinds import tensors_in
 
-__all__ = ["count_writes", "in_place_view"]
+__all__ = ["WrapperWrites", "count_writes", "in_place_view"]
 
 _OF_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 
@@ -40,3 +43,28 @@ def in_place_view(name: str) -> bool:
     return packet is not None and any(
         torch.Tag.inplace_view in getattr(packet, overload).tags for overload in packet.overloads()
     )
+
+
+class WrapperWrites:
+    """What a call on wrapper tensors writes to: their class says, in operators on what they are made of."""
+
+    def __init__(self, dispatch: Any, wrappers: list[Tensor]) -> None:
+        layouts = [(t, layout_of(t)) for t in wrappers]
+        self.before = [(t, layout, parts_of(t, layout), t._version) for t, layout in layouts]
+        self.dispatch, dispatch.written = dispatch, set()
+
+    def done(self, name: str) -> set[int]:
+        """The storages that were written to. Raises GraphBreak where a tensor is made of something else now, or has a history."""
+        written, self.dispatch.written = self.dispatch.written, None
+        for tensor, layout, parts, version in self.before:
+            now, kind = layout_of(tensor), type(tensor).__qualname__
+            same = layout.agrees(now) and all(map(_is, parts, parts_of(tensor, now)))
+            if not same:
+                raise GraphBreak(f"{name} changes what a {kind} is or is made of")
+            if tensor._version != version and torch.is_grad_enabled() and (now.requires_grad or layout.requires_grad):
+                raise GraphBreak(f"{name} writes to a {kind} that requires gradients")
+        return written
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other

@@ -78,6 +78,10 @@ class Overrides:
         self.parts: dict[
             int, dict[str, Tensor]
         ] = {}  # what wrapper tensors are made of, as far as they were taken apart
+        self.begun: dict[
+            int, tuple[Any, ...]
+        ] = {}  # of wrapper tensors of the caller's: version, history, whether gradients are wanted
+        self.given_roots: list[Tensor] = []  # wrapper tensors that are results, of views what they are views of
         self.modes: list[Any] = []  # the program's, outermost first
         self.off = 0  # 1: classes are not asked; 2: modes are not, either
         self.active = False  # whether anything may be asked at all
@@ -96,6 +100,18 @@ class Overrides:
         """Note that a tensor is a wrapper tensor of the caller's, with its parts."""
         self.known[id(tensor)] = Marked(tensor, type(tensor), real, source, True)
         self.parts[id(tensor)] = parts
+        self.begun[id(tensor)] = tensor._version, tensor.grad_fn, tensor.requires_grad
+
+    def written(self) -> list[Marked]:
+        """The wrapper tensors of the caller's that the program writes to."""
+        found = [
+            self.known[key] for key, (version, *_) in self.begun.items() if self.known[key].tensor._version != version
+        ]
+        for known in found:
+            now = known.tensor.grad_fn, known.tensor.requires_grad
+            if now != self.begun[id(known.tensor)][1:]:
+                raise Unsupported(f"a write to a {known.kind.__qualname__} of the caller's is recorded for gradients")
+        return found
 
     def kind_of(self, tensor: Tensor) -> type | None:
         """The class of the program's that a tensor is of."""

@@ -216,6 +216,8 @@ def _make_subclass(vm: Interpreter, cls: Any, data: Any, require_grad: Any = Fal
 
 def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`cls(...)`."""
+    if is_wrapper(cls) and objects.find_method(type(cls), "__call__") is None:
+        return wrappers.built(vm, cls, args, kwargs)
     if (
         not takes(cls)
         or is_wrapper(cls)

@@ -9,19 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..distributed import tensors
+from ..distributed.tensors import set_grad
 from ..errors import GraphBreak, Unsupported
-from ..guards.source import Attr, Fetch, Source
+from ..guards.emitter import Emitter
+from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter
 from ..torch_private.dtensor import is_shared
 from ..torch_private.fake import real_tensors
-from ..torch_private.wrapped import Part, Wrapped, layout_of, parts_of
-from ..values.constant import is_constant, is_static
+from ..torch_private.wrapped import (
+    Built,
+    Part,
+    Restored,
+    Taken,
+    Wrapped,
+    is_held_by_identity,
+    is_plain_data,
+    is_wrapped,
+    layout_of,
+    parts_of,
+)
 from ..values.kinds import isinstance
 
-__all__ = ["handed_out", "part", "taken_in"]
+__all__ = ["built", "counted_versions", "handed_out", "part", "taken_in"]
 
 
 def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tensor, str], None]) -> Tensor:
@@ -30,29 +43,54 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
     with real_tensors():
         layout, parts = _taken_apart(value, name)
         for each, part_name in zip(parts, layout.names, strict=True):
-            check(each, f"{name}.{part_name}")
-        _put_together(layout, parts, name)
+            if not is_wrapped(each):
+                check(each, f"{name}.{part_name}")
+        whole = Wrapped(layout, parts)
+        _put_together(whole, parts, name)
     vm.guards.add("type", source, kind)
     vm.guards.add("equals", Fetch(layout, source), True)
     vm.definitions.note(kind)
-    fakes = []
-    for each, part_name in zip(parts, layout.names, strict=True):
-        fake, info = vm.dynamic.tensor(each, Attr(source, part_name), True)  # its sizes are numbers: the layout's are
-        info.static = False
-        vm.out.add_input(info)
-        vm.user.arg_tensors.append(info)
-        fakes.append(fake)
-    made: Tensor = vm.out.call_function(Wrapped(layout), tuple(fakes), {})
+    if not layout.requires_grad:
+        fakes = [_part(vm, p, Attr(source, n), check) for p, n in zip(parts, layout.names, strict=True)]
+        made: Tensor = vm.out.call_function(whole, tuple(fakes), {})
+        known = dict(zip(layout.names, fakes, strict=True))
+    else:
+        taken = Fetch(Taken(whole), source)
+        with real_tensors():
+            reals = taken.function(value)
+        fakes = [_part(vm, each, Item(taken, at), check) for at, each in enumerate(reals)]
+        before = torch.is_grad_enabled()
+        set_grad(vm, True)  # it may be read where gradients are on
+        made = vm.out.call_function(whole, tuple(fakes), {})
+        set_grad(vm, before)
+        known = {}
     vm.user.track(value, made, source)
-    vm.overrides.wrap(made, value, source, dict(zip(layout.names, fakes, strict=True)))
+    vm.overrides.wrap(made, value, source, known)
     return made
 
 
-def _put_together(layout: Any, parts: list[Any], name: str) -> None:
+def _part(vm: Interpreter, part: Tensor, source: Source, check: Callable[[Tensor, str], None]) -> Tensor:
+    """The stand-in for one of the tensors that a wrapper tensor is made of."""
+    known = vm.user.by_real.get(id(part))
+    if known is not None:
+        found: Tensor = vm.user.wrap(part, source)
+        return found
+    if is_wrapped(part):
+        return taken_in(vm, part, source, check)
+    fake, info = vm.dynamic.tensor(part, source, True)  # its sizes are numbers: the layout's are
+    info.static, info.temporary = False, part.requires_grad
+    vm.out.add_input(info)
+    vm.user.arg_tensors.append(info)
+    vm.user.track(part, fake, source)
+    return fake
+
+
+def _put_together(whole: Wrapped, parts: list[Any], name: str) -> None:
     try:
-        Wrapped(layout)(*parts)
+        whole.made(*parts)
     except Exception as error:
-        raise Unsupported(f"{name} cannot be put together again: {type(error).__name__}: {error}") from None
+        kind = whole.layout.kind.__qualname__
+        raise Unsupported(f"{name}, a {kind}, cannot be put together again: {type(error).__name__}: {error}") from None
 
 
 def _taken_apart(value: Any, name: str) -> tuple[Any, list[Any]]:
@@ -64,19 +102,14 @@ def _taken_apart(value: Any, name: str) -> tuple[Any, list[Any]]:
         raise Unsupported(f"__tensor_flatten__ of {name}, a {kind}, raised {type(error).__name__}: {error}") from None
     if not all(isinstance(n, str) for n in layout.names) or not all(isinstance(p, Tensor) for p in parts):
         raise Unsupported(f"__tensor_flatten__ of {name}, a {kind}, names something else than tensors")
-    if value.requires_grad or any(p.requires_grad for p in parts):
-        raise Unsupported(f"{name}, a {kind}, requires gradients")
-    if not _is_plain(layout.context):
+    if any(p.requires_grad for p in parts):
+        raise Unsupported(f"{name}, a {kind}, is made of tensors that require gradients themselves")
+    if not is_plain_data(layout.context):
         raise Unsupported(f"__tensor_flatten__ of {name}, a {kind}, gives a context that is no plain data")
+    for held, found in layout.attributes.items():
+        if not is_plain_data(found) and not is_held_by_identity(found):
+            raise Unsupported(f"{held} of {name}, a {kind}, is no plain data: whether it changes cannot be seen")
     return layout, parts
-
-
-def _is_plain(context: Any) -> bool:
-    if type(context) in (list, tuple):
-        return all(map(_is_plain, context))
-    if type(context) is dict:
-        return all(map(_is_plain, (*context, *context.values())))
-    return is_constant(context) or is_static(context)
 
 
 def handed_out(vm: Interpreter, value: Tensor) -> tuple[list[Tensor], Any]:
@@ -85,8 +118,19 @@ def handed_out(vm: Interpreter, value: Tensor) -> tuple[list[Tensor], Any]:
         one, whole = tensors.handed_out(vm, value)
         return [one], whole
     layout, parts = _taken_apart(value, "a result")
-    _put_together(layout, parts, "a result")
-    return [part(vm, value, name) for name in layout.names], Wrapped(layout)
+    root = value if value._base is None else value._base
+    if layout.requires_grad and any(root is r for r in vm.overrides.given_roots):
+        raise Unsupported(f"two {layout.kind.__qualname__}s that share memory and require gradients are given out")
+    vm.overrides.given_roots.append(root)
+    made = Wrapped(layout, parts, fixed=True)
+    _put_together(made, parts, "a result")
+    if not layout.requires_grad:
+        return [part(vm, value, name) for name in layout.names], made
+    before = torch.is_grad_enabled()
+    set_grad(vm, True)
+    _, *found = vm.out.call_function(Taken(made), (value,), {})
+    set_grad(vm, before)
+    return found, Restored(made)
 
 
 def part(vm: Interpreter, value: Tensor, name: str) -> Tensor:
@@ -99,3 +143,20 @@ def part(vm: Interpreter, value: Tensor, name: str) -> Tensor:
         known = vm.overrides.parts.setdefault(id(value), {})
         known[name] = made
     return known[name]  # type: ignore[no-any-return]
+
+
+def built(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """`cls(...)` of a wrapper class: its methods run at capture and in the traces of the graph."""
+    vm.definitions.note(cls)
+    args, kwargs = tuple(map(vm.materialize, args)), {k: vm.materialize(v) for k, v in kwargs.items()}
+    made: Tensor = vm.out.call_function(Built(cls), args, kwargs)
+    if type(made) is not cls or not vm.out.is_known(made):
+        raise GraphBreak(f"a {cls.__qualname__} is made, and is something else")
+    return made
+
+
+def counted_versions(vm: Interpreter, emit: Emitter) -> list[str]:
+    """Statements that count the writes to wrapper tensors of the caller's: the graph writes to what they are made of."""
+    count = torch.autograd.graph.increment_version
+    written = [w for w in vm.overrides.written() if not w.real.is_inference()]
+    return [f"{emit.constant(count, 'count_version')}({emit.fetch(w.source)})" for w in written]

@@ -145,7 +145,9 @@ def _refusal(name: str, given: Iterable[Tensor], args: tuple[Any, ...], kwargs: 
     if not composite:
         return ""
     kind = type(composite[0]).__qualname__
-    if name in _IN_PLACE or name.endswith("_") and not name.endswith("__") or kwargs.get("out") is not None:
+    if any(map(is_shared, composite)) and (name in _IN_PLACE or name.endswith("_") and not name.endswith("__")):
+        return f"{name} writes to a {kind}"
+    if kwargs.get("out") is not None:
         return f"{name} writes to a {kind}"
     if "dropout" in name:
         p, training = kwargs.get("p", args[1] if len(args) > 1 else 0.5), kwargs.get("training", args[2:3])

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["Layout", "Part", "Wrapped", "is_wrapped", "is_wrapper", "layout_of", "parts_of"]
+from ..guards.sameness import indistinguishable
+from ..values.constant import is_constant, is_static
+
+__all__ = [
+    "Built",
+    "Layout",
+    "Part",
+    "Restored",
+    "Taken",
+    "Wrapped",
+    "is_held_by_identity",
+    "is_plain_data",
+    "is_wrapped",
+    "is_wrapper",
+    "layout_of",
+    "parts_of",
+]
 
 
 def is_wrapper(kind: type) -> bool:
@@ -28,6 +47,9 @@ def is_wrapped(value: Any) -> bool:
     return kind is not FakeTensor and issubclass(kind, Tensor) and is_wrapper(kind)
 
 
+# ---- what a wrapper tensor is beside its parts ----
+
+
 class Layout:
     """What a wrapper tensor is beside the tensors that it is made of."""
 
@@ -35,22 +57,24 @@ class Layout:
         names, context = value.__tensor_flatten__()
         self.kind, self.names, self.context = type(value), tuple(names), copy.deepcopy(context)
         self.attributes = _attributes(value, self.names)
-        self.facts = (tuple(value.shape), tuple(value.stride()), value.dtype, value.device, value.requires_grad)
+        self.facts = (tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+        self.requires_grad = bool(value.requires_grad)
+        self.leaf = bool(value.is_leaf)
         self.__name__ = f"layout of {self.kind.__name__}"
 
     def __call__(self, value: Any) -> bool:
         """Whether another tensor has this layout."""
-        return Layout(value) == self
+        other = Layout(value)
+        return other.requires_grad == self.requires_grad and (other.leaf or not self.leaf) and self.agrees(other)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Layout) or (self.kind, self.names) != (other.kind, other.names):
+    def agrees(self, other: Layout, strides: bool = True) -> bool:
+        """Whether two layouts differ in nothing but in whether gradients are wanted, or in strides."""
+        if (self.kind, self.names) != (other.kind, other.names):
             return False
-        if self.facts != other.facts or not _same(self.attributes, other.attributes):
+        mine, others = self.facts, other.facts
+        if mine != others and (strides or mine[:1] + mine[2:] != others[:1] + others[2:]):
             return False
-        return type(self.context) is type(other.context) and bool(self.context == other.context)
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.names))
+        return _same(self.attributes, other.attributes) and _same(self.context, other.context)
 
 
 _OF_TORCH = ("_is_param", "_is_buffer")
@@ -59,27 +83,41 @@ _OF_TORCH = ("_is_param", "_is_buffer")
 def _attributes(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """What a wrapper tensor holds beside its parts: `__torch_dispatch__` of its class may read it."""
     held = object.__getattribute__(value, "__dict__")
-    return {k: v for k, v in held.items() if k not in names and k not in _OF_TORCH}
+    found = {k: v for k, v in held.items() if k not in names and k not in _OF_TORCH}
+    return {k: copy.deepcopy(v) if is_plain_data(v) else v for k, v in found.items()}
 
 
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    if one.keys() != other.keys():
-        return False
-    return all(v is other[k] or _is_equal(v, other[k]) for k, v in one.items())
+def is_plain_data(value: Any) -> bool:
+    """Whether a value is plain data: constants, lists, dicts, dataclasses of such."""
+    if type(value) in (list, tuple):
+        return all(map(is_plain_data, value))
+    if type(value) is dict:
+        return all(map(is_plain_data, (*value, *value.values())))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Tensor):
+        return is_plain_data(getattr(value, "__dict__", None)) and not _slots(type(value))
+    return is_constant(value) or is_static(value)
 
 
-def _is_equal(one: Any, other: Any) -> bool:
-    """Whether two values are plain data and the same."""
+def is_held_by_identity(value: Any) -> bool:
+    """Whether a value that is no plain data does not change: code, or a tensor (which no operator on fake tensors takes)."""
+    return isinstance(value, types.FunctionType | types.MethodType | Tensor)
+
+
+def _slots(kind: type) -> bool:
+    return any("__slots__" in vars(base) and vars(base)["__slots__"] for base in kind.__mro__)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether no program can tell two values of plain data apart; of others, whether they are one."""
     if type(one) is not type(other):
         return False
     if type(one) in (list, tuple):
-        return len(one) == len(other) and all(map(_is_equal, one, other))
+        return len(one) == len(other) and all(map(_same, one, other))
     if type(one) is dict:
-        return one.keys() == other.keys() and all(_is_equal(v, other[k]) for k, v in one.items())
-    return type(one) in _COMPARED and bool(one == other)
-
-
-_COMPARED = (int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device)
+        return list(one) == list(other) and all(_same(v, other[k]) for k, v in one.items())
+    if dataclasses.is_dataclass(one) and not isinstance(one, type) and is_plain_data(one):
+        return _same(vars(one), vars(other))
+    return indistinguishable(one, other)
 
 
 def layout_of(value: Any) -> Layout:
@@ -92,23 +130,162 @@ def parts_of(value: Any, layout: Layout) -> list[Any]:
     return [getattr(value, name) for name in layout.names]
 
 
-class Wrapped:
-    """The wrapper tensor of other tensors, with a layout that is a constant of the graph."""
+# ---- what graphs hold ----
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+
+class Wrapped:
+    """The wrapper tensor of other tensors, with a layout that is a constant of the graph.
+
+    Where it requires gradients (`joined`) it is given one tensor more in front of its parts, its carrier, which is None or looks like it:
+    gradients that are wrapper tensors of its class arrive at the parts, plain ones at the carrier. `gradient` is the layout of the
+    former, `fixed` whether that was assumed, before any has come.
+    """
+
+    strict = True  # whether strides have to be those of the layout
+
+    def __init__(self, layout: Layout, parts: Sequence[Tensor] = (), fixed: bool = False) -> None:
+        self.layout, self.joined, self.fixed = layout, layout.requires_grad, fixed
+        self.facts = [_facts(p) for p in parts]
+        self.gradient = layout if fixed else None
         self.__name__ = f"wrapped_{layout.kind.__name__}"
 
-    def __call__(self, *parts: Tensor) -> Any:
+    def __call__(self, *parts: Any) -> Any:
+        if not self.joined:
+            return self.made(*(p.detach() if p.requires_grad else p for p in parts))
+        return _Joined.apply(self, *(parts if len(parts) > len(self.layout.names) else (None, *parts)))
+
+    def made(self, *parts: Tensor) -> Any:
+        """The tensor, without a history."""
         layout = self.layout
         shape, stride = layout.facts[:2]
         inner = dict(zip(layout.names, parts, strict=True))
         made = layout.kind.__tensor_unflatten__(inner, layout.context, torch.Size(shape), stride)  # type: ignore[attr-defined]
-        if type(made) is not layout.kind or Layout(made) != layout:
+        if type(made) is not layout.kind or not Layout(made).agrees(layout, self.strict):
             raise TypeError(
                 f"{layout.kind.__qualname__}.__tensor_unflatten__ does not give back what __tensor_flatten__ took apart"
             )
+        if made.requires_grad and (self.joined or not layout.requires_grad):
+            if not self.joined:
+                raise TypeError(
+                    f"{layout.kind.__qualname__}.__tensor_unflatten__ makes a tensor that requires gradients"
+                )
+            made.requires_grad_(False)
         return made
+
+    def of_gradient(self, gradient: Any) -> Wrapped | None:
+        """How a gradient that has arrived is taken apart; None of a plain tensor."""
+        kind = self.layout.kind.__qualname__
+        if not is_wrapped(gradient):
+            if self.fixed:
+                raise RuntimeError(f"the gradient of a {kind} that a compiled function made is a plain tensor")
+            return None
+        found = Layout(gradient)
+        parts = parts_of(gradient, found) if found.kind is self.layout.kind else []
+        if (
+            found.names != self.layout.names
+            or [_facts(p) for p in parts] != self.facts
+            or not all(_flows(p) for p in parts)
+        ):
+            raise RuntimeError(f"the gradient of a {kind} is made of other tensors than it: {found.kind.__qualname__}")
+        if self.fixed and self.gradient is not None and not self.gradient.agrees(found, strides=False):
+            raise RuntimeError(
+                f"the gradient of a {kind} has other metadata than the {kind}, which the compiled graph took for it"
+            )
+        if not self.fixed:
+            self.gradient = found
+        made = Wrapped(found, parts, fixed=True)
+        made.joined = True
+        return made
+
+    def of_gradients(self, parts: Sequence[Any]) -> Any:
+        """The gradient whose parts these are."""
+        if self.gradient is None:
+            raise RuntimeError(f"a gradient of a {self.layout.kind.__qualname__} that no graph has made")
+        given = [_zeros(facts) if p is None else p for p, facts in zip(parts, self.facts, strict=True)]
+        made = Wrapped(self.gradient)
+        made.facts, made.joined, made.strict = self.facts, torch.is_grad_enabled(), False
+        return made(*given)
+
+
+class Restored:
+    """The wrapper tensor behind a graph, where gradients of it are wanted, whatever the mode is there."""
+
+    def __init__(self, whole: Wrapped) -> None:
+        self.whole = whole
+        self.__name__ = whole.__name__
+
+    def __call__(self, *parts: Any) -> Any:
+        with torch.enable_grad():
+            return self.whole(*parts)
+
+
+def _facts(part: Tensor) -> tuple[Any, ...]:
+    return type(part) if is_wrapped(part) else None, tuple(part.shape), part.dtype, part.device
+
+
+def _zeros(facts: tuple[Any, ...]) -> Tensor:
+    kind, shape, dtype, device = facts
+    if kind is not None:
+        raise RuntimeError(f"no gradient arrives for a part that is a {kind.__qualname__}")
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _flows(part: Tensor) -> bool:
+    """Whether tensors of this type have gradients."""
+    return part.dtype.is_floating_point or part.dtype.is_complex
+
+
+class Taken:
+    """A wrapper tensor that requires gradients, taken apart: its carrier and its parts, through which gradients flow to it."""
+
+    def __init__(self, whole: Wrapped) -> None:
+        self.whole = whole
+        self.__name__ = f"taken_{whole.layout.kind.__name__}"
+
+    def __call__(self, value: Any) -> Any:
+        with torch.enable_grad():
+            return _Apart.apply(self.whole, value)
+
+
+class _Apart(torch.autograd.Function):
+    """A wrapper tensor to its carrier and parts; `_Joined` is the way back, and each is the other's derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Wrapped, value: Any) -> Any:
+        ctx.whole = whole
+        ctx.set_materialize_grads(False)
+        carrier = torch.empty_strided(value.shape, (0,) * value.dim(), dtype=value.dtype, device=value.device)
+        parts = [getattr(value, name).detach() for name in whole.layout.names]
+        ctx.mark_non_differentiable(*(p for p in parts if not _flows(p)))
+        return (carrier, *parts)
+
+    @staticmethod
+    def backward(ctx: Any, carried: Any, *parts: Any) -> Any:
+        if carried is not None or all(p is None for p in parts):
+            return None, carried
+        return None, ctx.whole.of_gradients(parts)
+
+
+class _Joined(torch.autograd.Function):
+    """Carrier and parts to the wrapper tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Wrapped, carrier: Any, *parts: Any) -> Any:
+        ctx.whole = whole
+        ctx.set_materialize_grads(False)
+        return whole.made(*(p.detach() for p in parts))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        nothing = (None,) * len(ctx.whole.layout.names)
+        if gradient is None:
+            return (None, None, *nothing)
+        whole = ctx.whole.of_gradient(gradient)
+        if whole is None:
+            return (None, gradient, *nothing)
+        if torch.is_grad_enabled():
+            return (None, None, *_Apart.apply(whole, gradient)[1:])
+        return (None, None, *parts_of(gradient, whole.layout))
 
 
 class Part:
@@ -120,3 +297,14 @@ class Part:
 
     def __call__(self, value: Any) -> Any:
         return getattr(value, self.name)
+
+
+class Built:
+    """A call of a wrapper class."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.__name__ = f"made_{kind.__name__}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind(*args, **kwargs)
