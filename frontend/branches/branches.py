@@ -17,6 +17,7 @@ from ..gradients.state import VisibleState
 from ..regions.branches import branch
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
+from ..torch_private.fake import data_dependent_errors
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .checks import CHECK, Refused
@@ -50,6 +51,10 @@ class Branches:
             return self._run(vm, frame, predicate, true, false)
         except Prevented as prevented:
             raise GraphBreak(f"{CHECK}, and {prevented.reason}" if prevented.reason else CHECK) from None
+        except data_dependent_errors():
+            raise GraphBreak(
+                f"{CHECK}, and a size that depends on a tensor's values differs between its sides"
+            ) from None
 
     def either(self, vm: Interpreter, predicate: Tensor, first: Any, second: Any) -> Any:
         """`first if predicate else second`, of values that are there already. Raises GraphBreak where where cannot choose."""

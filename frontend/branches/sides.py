@@ -119,11 +119,14 @@ class Ended:
     def at(self, path: Path) -> Any:
         """The value at a path of a plan."""
         kind, key, *rest = path
-        value = self.result if kind == "result" else (self.fast if kind == "variable" else self.stack)[key]
-        value = value.read() if type(value) is Unread else value
+        value = _read(self.result if kind == "result" else (self.fast if kind == "variable" else self.stack)[key])
         for place in rest:
-            value = value[place]
+            value = _read(value[place])
         return value
+
+
+def _read(value: Any) -> Any:
+    return value.read() if type(value) is Unread else value
 
 
 def run_side(vm: Interpreter, frame: Frame, start: int, join: int) -> Ended:
@@ -191,7 +194,7 @@ class Plan:
     def _value(self, a: Any, b: Any, path: Path) -> Any:
         if a is b:
             return lambda chosen: a
-        a, b = (v.read() if type(v) is Unread else v for v in (a, b))
+        a, b = _read(a), _read(b)
         if a is b:
             return lambda chosen: a
         if isinstance(a, Tensor) and isinstance(b, Tensor):

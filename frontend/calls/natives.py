@@ -119,7 +119,8 @@ _TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta, d
 _ERRORS = tuple(v for v in vars(builtins).values() if isinstance(v, type) and issubclass(v, BaseException))
 
 _all(*_SCALARS, *_CONTAINERS, *_VIEWS, *_ITERATORS, *_ITERTOOLS, *_WRAPPERS, *_CODE, *_LIBRARY, *_ERRORS)
-_all(*_TIMES, decimal.Decimal, torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype)
+_all(*_TIMES, decimal.Decimal, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
+_all(torch.device, but="__enter__ __exit__ __call__")
 _all(builtins, but=" ".join([*tables.REFUSED_BUILTINS, "id", "aiter", "anext"]))
 _all(math, cmath, operator, itertools, functools, unicodedata, binascii, zlib)
 _all(_bisect, _heapq, _sre, _stat, _string, _struct, _typing, _collections)

@@ -43,6 +43,7 @@ class Aside:
     def __enter__(self) -> Aside:
         out = self.out
         self._before = dict(out._node_of), dict(out._sym_nodes), set(out._written), out.size, out._first
+        self._read = out.read.kept()
         self._last = out.mark(_begins, ())  # placeholders of the main graph come before it
         self._inputs = [out._emit("placeholder", f"given_{k}", (), {}, fake) for k, fake in enumerate(self.given)]
         return self
@@ -52,6 +53,7 @@ class Aside:
         for node in (*reversed(self._nodes()), self._last):
             out.graph.erase_node(node)
         out._node_of, out._sym_nodes, out._written, out.size, out._first = self._before
+        out.read.put_back(self._read)
 
     def _nodes(self) -> list[fx.Node]:
         nodes, node = [], self._last.next

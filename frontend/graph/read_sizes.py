@@ -44,6 +44,13 @@ class ReadSizes:
                 raise
         return function(*args, **kwargs)
 
+    def kept(self) -> tuple[Any, ...]:
+        """What is known by now; `put_back` forgets what came later: its nodes are those of another graph."""
+        return self._first, dict(self._numbers), dict(self._shown)
+
+    def put_back(self, kept: tuple[Any, ...]) -> None:
+        self._first, self._numbers, self._shown = kept
+
     def bind_sizes(self, tensor: Tensor, node: fx.Node) -> None:
         """The node's result shows what its sizes are."""
         for dim, size in enumerate(tensor.shape):

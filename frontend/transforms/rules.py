@@ -71,7 +71,15 @@ def _run(
             raise GraphBreak("random numbers are drawn in a transform of torch.func inside of vmap")
         return result
 
+    if differentiates:
+        _check_mode(vm)
     return _recorded(vm, with_function)
+
+
+def _check_mode(vm: Interpreter) -> None:
+    """Transforms that take derivatives leave inference mode: their results are ordinary tensors."""
+    if vm.inference or vm.inferred.on:
+        raise GraphBreak("a derivative is taken in inference mode, of which its result is no tensor")
 
 
 def _recorded(vm: Interpreter, run: Callable[[Below], Any]) -> Any:
@@ -156,7 +164,7 @@ class Pullback(Derivative):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = _materialized(self.vm, args), _materialized(self.vm, kwargs)
-
+        _check_mode(self.vm)
         return _recorded(self.vm, lambda _: self.function(*args, **kwargs))
 
 
@@ -187,7 +195,7 @@ class Linear(Derivative):
             raise GraphBreak(
                 "the function of torch.func.linearize is called after what it was made of has been written to"
             )
-
+        _check_mode(self.vm)
         return _recorded(self.vm, lambda _: torch.func.jvp(self.function, self.primals, tangents)[1])
 
 

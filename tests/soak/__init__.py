@@ -1,10 +1,10 @@
-"""Random programs of five kinds, judged against eager; see `python -m tests.soak --help`."""
+"""Random programs of nine kinds, judged against eager; see `python -m tests.soak --help`."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
-GENERATORS = ("tensors", "modules", "python", "operators", "options")
+GENERATORS = ("tensors", "modules", "python", "operators", "options", "branches", "functions", "training", "state")
 
 
 def generate(name: str, seed: int) -> str:
