@@ -12,7 +12,7 @@ from ..bytecode.frame import Frame
 from ..errors import CaptureError, GraphBreak, SourceLine, is_foreign
 from ..state import Interpreter
 
-__all__ = ["Break", "Nowhere", "Restart", "Stop", "Suspended", "before_caller", "split_point"]
+__all__ = ["Break", "Nowhere", "Restart", "Stop", "Suspended", "before_caller", "restart_point", "split_point"]
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,29 @@ class Stop:
 
 def split_point(vm: Interpreter) -> Suspended | Restart | None:
     """Where the capture can be split, seen from the frame in which a break was raised; None when it cannot be."""
-    frames = vm.frames
-    if not frames or not frames[0].direct:
+    frames, depth = vm.frames, _depth(vm.frames)
+    if depth == 0:
         return None
-    depth = 1
-    while depth < len(frames) and frames[depth].direct:
-        depth += 1
-    depth = min(depth, _outside(frames))
     last = frames[depth - 1]
     if depth == len(frames) and last.begun == vm.step and vm.out.size == vm.out_size:
         return Suspended(tuple(frames))
     return Restart(last.begun)
+
+
+def restart_point(vm: Interpreter) -> Restart | None:
+    """Where capture can begin again and stop in front of what it does now."""
+    depth = _depth(vm.frames)
+    return Restart(vm.frames[depth - 1].begun) if depth else None
+
+
+def _depth(frames: list[Frame]) -> int:
+    """How many frames can be suspended."""
+    if not frames or not frames[0].direct:
+        return 0
+    depth = 1
+    while depth < len(frames) and frames[depth].direct:
+        depth += 1
+    return min(depth, _outside(frames))
 
 
 def _outside(frames: list[Frame]) -> int:

@@ -37,7 +37,7 @@ class Frame:
     """One activation: code, locals (cells included), value stack, position.
 
     `before` is the stack as the current instruction found it, `begun` the number of that instruction in the capture.
-    `direct` says that the result is the result of the caller's CALL instruction, with nothing left to do in between.
+    `names` is the namespace of a class whose body this is. `direct` says that the result is the result of the caller's CALL instruction, with nothing left to do in between.
     """
 
     __slots__ = (
@@ -51,6 +51,7 @@ class Frame:
             "function",
             "globals",
             "ip",
+            "names",
             "program",
             "result",
             "stack",
@@ -65,6 +66,7 @@ class Frame:
         self.stack: list[Any] = []
         self.program = disassemble(self.code)
         self.ip = 0
+        self.names: Any = None
         self.result: Any = None
         self.error: BaseException | None = None
         self.before: list[Any] = []

@@ -72,7 +72,6 @@ _UNARY = {"UNARY_POSITIVE": "+", "UNARY_NEGATIVE": "-", "UNARY_NOT": "not", "UNA
 _RENAMED = {
     "LOAD_CLOSURE": "LOAD_FAST",
     "LOAD_FAST_CHECK": "LOAD_FAST",
-    "LOAD_CLASSDEREF": "LOAD_FROM_DICT_OR_DEREF",
     "JUMP_FORWARD": "JUMP",
     "JUMP_BACKWARD": "JUMP",
     "JUMP_BACKWARD_NO_INTERRUPT": "JUMP",
@@ -248,6 +247,7 @@ def _intrinsic_1(arg: int, _: Any, __: str) -> list[tuple[str, Any]]:
 _EXPANSIONS: dict[str, Any] = {
     "LOAD_GLOBAL": _load_global,
     "LOAD_ATTR": _load_attr,
+    "LOAD_CLASSDEREF": lambda _, value, __: [("LOAD_LOCALS", None), ("LOAD_FROM_DICT_OR_DEREF", value)],
     "LOAD_SUPER_ATTR": _load_super,
     "FORMAT_VALUE": _format_value,
     "CONVERT_VALUE": lambda arg, _, __: [("CONVERT_VALUE", _CONVERSIONS[arg])],

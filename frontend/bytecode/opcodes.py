@@ -9,7 +9,7 @@ from typing import Any
 from ..breaks.break_instruction import operand_count
 from ..errors import Unsupported
 from ..state import Interpreter
-from . import control_opcodes, data_opcodes
+from . import control_opcodes, data_opcodes, name_opcodes
 from .frame import Frame
 from .instruction import disassemble, per_code
 
@@ -17,20 +17,13 @@ __all__ = ["HANDLERS", "NOT_CAPTURED", "steps_of"]
 
 HANDLERS: dict[str, Callable[[Interpreter, Frame, Any], str | None]] = {
     name: handler
-    for module in (data_opcodes, control_opcodes)
+    for module in (data_opcodes, control_opcodes, name_opcodes)
     for name, handler in vars(module).items()
     if name.isupper() and isinstance(handler, types.FunctionType)
 }
 
 # Opcodes that capture refuses, and why.
 NOT_CAPTURED = {
-    "SETUP_ANNOTATIONS": "class and module bodies are not captured",
-    "LOAD_LOCALS": "class and module bodies are not captured",
-    "LOAD_NAME": "class and module bodies are not captured",
-    "STORE_NAME": "class and module bodies are not captured",
-    "DELETE_NAME": "class and module bodies are not captured",
-    "LOAD_FROM_DICT_OR_DEREF": "class and module bodies are not captured",
-    "LOAD_FROM_DICT_OR_GLOBALS": "class and module bodies are not captured",
     "IMPORT_STAR": "`import *` is not captured",
     "PRINT_EXPR": "interactive expressions are not captured",
     "GET_AWAITABLE": "async code is not captured",

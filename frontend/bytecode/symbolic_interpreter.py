@@ -590,7 +590,7 @@ def _is_library(top: str) -> bool:
     """By file, not by name alone: a program may well have a module called `test` or `code`."""
     if top in _LIBRARIES:
         return True
-    if top not in sys.stdlib_module_names or top == "__main__":
+    if top not in sys.stdlib_module_names or top in ("__main__", "test"):  # Python's own tests are programs
         return False
     file = getattr(sys.modules.get(top), "__file__", None)
     return file is None or (file.startswith(_STDLIB) and "site-packages" not in file)

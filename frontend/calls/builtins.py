@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..bytecode.exceptions import first_context
 from ..bytecode.generator import InterpretedGenerator
+from ..classes.making import call_metaclass
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients import rules as gradient_rules
 from ..graph.read_numbers import check_relation
@@ -175,13 +176,7 @@ def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any
 
 @ROWS.rule(type)
 def _type(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    if len(args) != 1:
-        raise Unsupported("a class is made inside the captured code")
-    return vm.type_of(args[0])
-
-
-_CLASS_MAKERS = (dataclasses._process_class, dataclasses.make_dataclass, collections.namedtuple)  # type: ignore[attr-defined]
-ROWS.describe(*_CLASS_MAKERS, refused="a class is made inside the captured code")
+    return call_metaclass(vm, type, args, kwargs)
 
 
 @ROWS.rule(super)

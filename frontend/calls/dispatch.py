@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_dict
+from ..classes import library as class_library
+from ..classes import making
 from ..distributed import collectives, wrappers
 from ..entry import messages
 from ..errors import GraphBreak, Unsupported, UserRaise
@@ -160,7 +162,8 @@ def _generic(vm: Interpreter, alias: Any, args: tuple[Any, ...], kwargs: dict[st
 def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     module = function.__module__ or ""
     if vm.is_created(function):
-        return Then(function, args, kwargs, body=True)
+        special = library.special_function(function)
+        return Then(function, args, kwargs, body=True) if special is None else special(vm, function, args, kwargs)
     if function.__globals__.get("__name__", "").startswith("torch._functorch"):
         made = transforms.made_before(vm, function)
         if made is not None:
@@ -393,6 +396,8 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
 
 def _make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`type.__call__(cls, ...)`."""
+    if issubclass(cls, type):
+        return making.call_metaclass(vm, cls, args, kwargs)
     if objects.find_method(cls, "__del__") is not None:
         raise GraphBreak(f"a {cls.__qualname__} is made, whose finalizer runs when CPython drops it")
     new, init = (objects.lookup(cls, name)[0] for name in ("__new__", "__init__"))
@@ -560,4 +565,6 @@ fill(
     loops.ROWS,
     flex.ROWS,
     randomness.ROWS,
+    making.ROWS,
+    class_library.ROWS,
 )

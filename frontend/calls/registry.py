@@ -126,8 +126,12 @@ def called_row(function: Any) -> Row | None:
         if owner is None or isinstance(owner, types.ModuleType) and type(function) is types.BuiltinFunctionType:
             return None
         orders: list[Any] = [owner.__mro__, type(owner).__mro__] if isinstance(owner, type) else [type(owner).__mro__]
-        return next((row_of(c.__dict__[name]) for order in orders for c in order if name in c.__dict__), None)
+        found = (c.__dict__[name] for order in orders for c in order if name in c.__dict__)
+        return next((row_of(raw) for raw in found if not isinstance(raw, _PYTHON)), None)
     return None
+
+
+_PYTHON = (types.FunctionType, classmethod, staticmethod)  # which `super()` passes
 
 
 def _row_of_class(cls: type) -> Row | None:

@@ -141,5 +141,4 @@ REFUSED_BUILTINS = {
     "compile": "compile() is called",
     "globals": "globals() is called",
     "locals": "locals() is called",
-    "__build_class__": "a class is defined inside the captured code",
 }

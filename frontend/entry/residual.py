@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+import enum
 import functools
 import gc
 import operator
 import pathlib
 import re
 import types
-import warnings
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable
@@ -19,12 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from ..bytecode.exceptions import builtin_members, handled_outside
-from ..bytecode.frame import NULL, Lasti, Saved, kinds_of
 from ..bytecode.generator import InterpretedGenerator
-from ..bytecode.resume import free_names, generator_code
 from ..calls.contexts import Scope
 from ..calls.library import methodcaller_parts
 from ..calls.visibility import is_opaque_type
+from ..classes.rebuild import escapes, made_again
 from ..errors import Unsupported
 from ..gradients.grads import is_unchanged
 from ..guards.emitter import Emitter
@@ -46,6 +45,7 @@ from ..values.tensor import TensorMethod
 from .effects import DELETED
 from .entry import Message
 from .replay import REDUCED, change_set, forget, put, refill, refill_dict, remake_set, set_changes, slots_of
+from .suspended import generator, iterator
 from .views import Views, view_of_wrapper
 
 __all__ = ["Residual"]
@@ -165,6 +165,8 @@ class Residual:
     def value(self, value: Any) -> str:
         """The expression that gives `value` after the graph has run."""
         if is_constant(value) and not has_identity(value):
+            if isinstance(value, enum.Enum) and self.vm.is_created(type(value)):
+                raise escapes(self.vm, type(value), "it is an enumeration")
             return self.emit.literal(value)
         known = self._names.get(id(value))
         if known is not None:
@@ -297,6 +299,8 @@ class Residual:
         rule = _BUILDERS.get(kind)
         if rule is not None:
             return rule(self, value)
+        if (made := made_again(self, value)) is not None:
+            return made
         if is_bound(value) and self._has_name(value.__self__):
             return f"{self.value(value.__self__)}.{value.__name__}"
         if kind is types.FunctionType and not self.vm.is_created(value) or is_static(value):
@@ -306,7 +310,7 @@ class Residual:
         if kind is Scope:
             return self._scope(value)
         if kind is InterpretedGenerator:
-            return self._generator(value)
+            return generator(self, value)
         if kind is types.TracebackType:
             return self.emit.constant(value, "traceback")
         if kind is Append:
@@ -314,7 +318,7 @@ class Residual:
         if kind is CallBack:
             return self.value(value.function)
         if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools", "collections", "_collections"):
-            return self._iterator(value)
+            return iterator(self, value)
         if self.vm.is_created(value) or isinstance(value, BaseException):
             return self._object(value)
         if is_value_type(value):
@@ -357,57 +361,13 @@ class Residual:
         self._names[id(scope)] = f"{name}.__exit__"
         return f"{name}.__exit__"
 
-    def _iterator(self, iterator: Any) -> str:
-        """A half-consumed iterator of Python's own, by what it says of itself for pickling."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            try:
-                made = iterator.__reduce__()
-            except TypeError:
-                raise Unsupported(
-                    f"an iterator of type {type(iterator).__name__} is half-way at a graph break"
-                ) from None
-        function = self.emit.constant(made[0], made[0].__name__)
-        name, args = self._around(iterator, made[1])
-        self.post.append(f"{name} = {function}({', '.join(args)})")
-        if len(made) > 2 and made[2] is not None:
-            self.post.append(f"{name}.__setstate__({self.value(made[2])})")
-        return name
-
-    def _generator(self, generator: InterpretedGenerator) -> str:
-        """A suspended generator of the program's, as a real one that is suspended at the same `yield`."""
-        frame = generator.frame
-        if generator.finished:
-            return self._fresh(generator, "iter(())")
-        fast = {n: v for n, v in frame.fast.items() if v is not NULL}
-        boxed = {*frame.code.co_cellvars, *frame.code.co_freevars}
-        names = tuple(n for n in fast if not (n in boxed and isinstance(fast[n], types.CellType)))
-        cells = {n: self.cell(v) for n, v in fast.items() if n not in names}
-        started = generator.started
-        stack = frame.stack if started else []
-        layout = tuple(kinds_of(stack))
-        code = generator_code(frame.code, frame.ip - 1 if started else 0, names, layout, started)
-        values = [self.value(fast[n]) for n in names] + [
-            self.value(v.now if type(v) is Saved else v) for v in stack if v is not NULL and type(v) is not Lasti
-        ]
-        closure = ", ".join(
-            cells.get(n) or f"{self.emit.constant(types.CellType, 'CellType')}()" for n in free_names(code)
-        )
-        make = self.emit.constant(types.FunctionType, "FunctionType")
-        parts = f"{self.emit.constant(code, 'code')}, {self.emit.constant(frame.globals, 'globals')}"
-        function = f"{make}({parts}, {frame.code.co_name!r}, None, ({closure}{',' if closure else ''}))"
-        name = self._fresh(generator, f"{function}({', '.join(values)})")
-        if started:
-            self.post.append(f"{name}.send(None)")
-        return name
-
     def _view(self, view: Any) -> str:
         kind = {type({}.values()): "values", type({}.items()): "items"}.get(type(view), "keys")
         return f"{self.value(gc.get_referents(view)[0])}.{kind}()"
 
     def _named_tuple(self, value: Any) -> str:
         items = ", ".join(self.value(v) for v in value)
-        cls = self.emit.constant(type(value), type(value).__name__)
+        cls = self._class_of(value)
         module = type(value).__module__
         if type(value) is torch.Size or module.startswith("torch.return_types"):
             return self._fresh(value, f"{cls}([{items}])")
@@ -440,7 +400,7 @@ class Residual:
 
     def _mapping(self, value: Any) -> str:
         pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in value.items())
-        cls = self.emit.constant(type(value), type(value).__name__)
+        cls = self._class_of(value)
         first = f"{self.value(value.default_factory)}, " if isinstance(value, defaultdict) else ""
         items = f"dict([{pairs}])" if type(value) is Counter else f"[{pairs}]"
         return self._fresh(value, f"{cls}({first}{items})")
@@ -530,10 +490,14 @@ class Residual:
         for member in builtin_members(error):
             self.post.append(f"{name}.{member} = {self.value(getattr(error, member))}")
 
+    def _class_of(self, value: Any) -> str:
+        cls = type(value)
+        return self.value(cls) if self.vm.is_created(cls) else self.emit.constant(cls, cls.__name__)
+
     def _object(self, value: Any) -> str:
         """An instance that the program made: allocated without its constructor, then filled."""
         cls = type(value)
-        name_of = self.emit.constant(cls, cls.__name__)
+        name_of = self._class_of(value)
         recipe = self.vm.recipes.get(id(value))
         if recipe is not None:
             function, args, kwargs = recipe

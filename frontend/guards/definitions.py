@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import ctypes
+import itertools
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -76,19 +77,40 @@ class Definitions:
         self.asked: dict[tuple[Any, ...], Any] = {}
         self.classes: dict[type, None] = {}
         self.functions: dict[tuple[types.FunctionType, str], Any] = {}
+        # Classes that the capture makes itself, with the places where capture can begin again and of the statement. No guard asks them.
+        self.made: dict[int, Any] = {}
 
     def lookup(self, cls: type, name: str, after: type | None = None) -> tuple[Any, Any]:
         """The raw class attribute and its owner."""
         key = cls, name, after
         known = self.found.get(key)
         if known is None:
+            if id(cls) in self.made:
+                return self._lookup_made(cls, name, after)
             known = self.found[key] = _find(cls, name, after)
             self.classes[cls] = None
         return known
 
+    def _lookup_made(self, cls: type, name: str, after: type | None) -> tuple[Any, Any]:
+        """`lookup` in a class that the program may still change; of the caller's classes in its order each is asked."""
+        order = cls.__mro__
+        for owner in order if after is None else order[order.index(after) + 1 :]:
+            if id(owner) not in self.made:
+                self.lookup(owner, name)
+            if name in owner.__dict__:
+                return owner.__dict__[name], owner
+        return MISSING, None
+
+    def before(self, cls: type) -> Iterator[type]:
+        """The class; of one that the capture makes those in its order that were there before."""
+        return (c for c in (cls.__mro__ if id(cls) in self.made else (cls,)) if id(c) not in self.made)
+
     def note(self, cls: type) -> None:
         """Rely on the special methods of a class, and on its bases."""
-        self.classes[cls] = None
+        if id(cls) in self.made:
+            self.classes.update(dict.fromkeys(self.before(cls)))
+        else:
+            self.classes[cls] = None
 
     def note_function(self, function: types.FunctionType, part: str = "__code__") -> None:
         """Rely on the code of a function, or on the object that holds its defaults."""
@@ -97,6 +119,10 @@ class Definitions:
     def ask(self, question: Callable[..., Any], *operands: Any) -> Any:
         """`question(*operands)`, whose answer depends on classes alone, such as that of `issubclass`."""
         answer = question(*operands)
+        if any(id(o) in self.made for o in operands):  # of those that were there before, each is asked
+            for each in itertools.product(*(self.before(o) if isinstance(o, type) else (o,) for o in operands)):
+                self.ask(question, *each)
+            return answer
         for cls in operands:
             if isinstance(cls, type):
                 self.note(cls)

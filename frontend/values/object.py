@@ -71,7 +71,9 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         return vm.type_of(obj) if name == "__class__" else _number_attr(vm, obj, name)
     if kind is types.ModuleType:
         return _module_attr(vm, obj, name)
-    if isinstance(obj, enum.Enum) and vm.user.source_of(obj) is None:  # a constant, whose attributes may change
+    if (
+        isinstance(obj, enum.Enum) and not vm.is_created(type(obj)) and vm.user.source_of(obj) is None
+    ):  # a constant, whose attributes may change
         vm.user.track(obj, obj, Const(obj, str(obj)))
     if isinstance(obj, type):
         return _class_attr(vm, obj, name)

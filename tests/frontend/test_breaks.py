@@ -357,16 +357,6 @@ def autocast(x):
     return a.dtype, b.dtype, (m @ m).dtype
 
 
-def cls_inside(x):
-    class P:
-        k = 2
-
-        def f(s, t):
-            return t * s.k
-
-    return P().f(x)
-
-
 def imp(x):
     import math
 
@@ -570,13 +560,6 @@ def test_what_differs_in_every_call_ends_in_no_recompiling(function, grad):
         counts.append(len(log.captures))
     assert counts[-1] == counts[70], log.recompiles[-1]
     assert not log.fallbacks
-
-
-def test_only_the_class_statement_breaks():
-    fast, log = compiled(class_in_a_function)
-    fast(torch.randn(4), [])
-    assert [b.reason for b in log.breaks] == ["a class is defined inside the captured code"]
-    assert [c.operations for c in log.captures] == [1, 3]
 
 
 def test_a_break_inside_autocast_leaves_it_as_often_as_it_is_entered():

@@ -1,5 +1,6 @@
 """What is not captured: the whole call runs in eager with one warning, or raises with fullgraph=True."""
 
+import enum
 import functools
 import logging
 import os
@@ -40,8 +41,8 @@ def to_numpy(x):
 
 
 def makes_class(x):
-    class Inner:
-        pass
+    class Inner(enum.Enum):
+        ONE = 1
 
     return x, Inner
 
@@ -55,7 +56,7 @@ CASES = [
     (branches, GraphBreak, "if x.sum() > 0:", "control flow depends on a tensor's value"),
     (prints, GraphBreak, 'print("hello")', "print is called"),
     (to_numpy, GraphBreak, "x.numpy()", "NumPy"),
-    (makes_class, GraphBreak, "class Inner:", "class"),
+    (makes_class, Unsupported, "class Inner(enum.Enum):", "class"),
     (by_index, GraphBreak, "[1, 2, 3]", "index"),
 ]
 

@@ -1,0 +1,1 @@
+"""Classes that the program makes inside captured code."""
