@@ -17,6 +17,7 @@ import torch
 from torch import fx, nn
 
 from .counters import COUNTERS
+from .frontend.gradients.custom import is_linear
 from .frontend.gradients.nodes import OUTSIDE, WHOLE, gradients
 from .frontend.graph.output import TEMPORARY
 from .frontend.torch_private.autograd import AotNode, aot_node, outside_of_tracing
@@ -62,7 +63,7 @@ def twice_differentiable(
         if place is None:
             place, node = _find(results)
             if node is not None:
-                node.keep_nothing_as_nothing(results[place].grad_fn, depends)
+                node.keep_nothing_as_nothing(results[place].grad_fn, depends, is_linear(gm.graph))
             if node is None or not node.is_plain(len(args)) or not repeatable():
                 place = -1
                 return results

@@ -33,7 +33,7 @@ from .frontend.torch_private.autograd import (
     refused_by_autograd,
     without_tokens,
 )
-from .frontend.torch_private.autograd_graph import after_the_call
+from .frontend.torch_private.autograd_graph import NOT_ARRIVING, after_the_call
 from .frontend.torch_private.dispatch import draws, without_autocast
 from .frontend.torch_private.fake import data_dependent_errors
 from .frontend.torch_private.functions import SET_GRAD_MODE
@@ -41,6 +41,7 @@ from .frontend.torch_private.graphs import lazy_graph_module
 from .frontend.torch_private.joint import Joint, without_unread
 from .graph_compiler import GraphFunction, Report, compile_graph, may_run_eager, results_of, run_eager, without_casts
 from .linear_losses import without_logits
+from .partition.arriving import depends, without
 from .partition.choose import Partition, split
 from .partition.prepare import prepare
 from .passes.core.base import Pass
@@ -130,11 +131,11 @@ def compile_training(
             half.partition, half.halves = partitions[0], shared
         halves["forward"].compile()
         random = halves["forward"].random
-        depends = halves["backward"].depends if "backward" in halves else []
+        made_of = halves["backward"].depends if "backward" in halves else []
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         again = partial(compile_training, config=config, passes=passes, reports=reports)
         made = as_assumed(made, gm)
-        run = twice_differentiable(after_the_call(made), gm, lambda: not cast and not random, depends, again)
+        run = twice_differentiable(after_the_call(made), gm, lambda: not cast and not random, made_of, again)
         # AOTAutograd writes to inputs after the forward half.
         run.writes_last = not inside or halves["forward"].writes_last  # type: ignore[attr-defined]
     except (MemoryError, torch.OutOfMemoryError, Busy):
@@ -203,8 +204,23 @@ class Half:
         self.partition: Partition | None = None
         self.writes_last = False  # when nothing can fail any more
         self.busy = threading.Lock()  # never waited for
+        self.others: dict[frozenset[int], Half] = {}  # by which gradients do not arrive
+
+    def without(self, missing: frozenset[int]) -> Half:
+        """The half for calls in which these gradients do not arrive."""
+        half = self.others.get(missing)
+        if half is None:
+            graph = without(self.graph, _arriving(self.graph.graph), missing)
+            half = Half(self.name, graph, self.inputs, self.config, self.passes, self.reports, self.watch)
+            half.tokens, half.partition, half.halves = self.tokens, self.partition, self.halves
+            if self.others or self.function is not None:
+                self.halves.stop()  # forward's memory is for one
+            half = self.others.setdefault(missing, half)
+        return half
 
     def __call__(self, *args: Any) -> Sequence[Any]:
+        if NOT_ARRIVING.now:
+            return self.without(NOT_ARRIVING.taken())(*args)
         function = self.function
         if function is None:
             function = self.compile()
@@ -215,6 +231,8 @@ class Half:
 
         From the second call on; a call that has given something up cannot go to eager any more.
         """
+        if NOT_ARRIVING.now:
+            return self.without(NOT_ARRIVING.taken()).take(args)
         if self.taken is not None:
             with without_autocast():  # casts are explicit in a compiled graph
                 return self.taken(args)
@@ -250,6 +268,8 @@ class Half:
             return self.graph.forward
         try:
             if self.function is None:
+                if self.others:
+                    self.halves.stop()
                 with outside_of_tracing(), torch.no_grad(), COUNTERS.phase(self.name), watching(self.watch):
                     self.function = self._first(self._compiled())
             return self.function
@@ -295,6 +315,7 @@ class Half:
     def release(self) -> None:
         """Give back what was compiled; the reports are for those who hold the compiled graph."""
         self.function = self.taken = self.program = self.recorded = self.reports = None
+        self.others.clear()
 
 
 def _without_tokens(function: GraphFunction, tokens: Sequence[int]) -> GraphFunction:
@@ -324,15 +345,14 @@ def _begun_without_grad(gm: fx.GraphModule) -> fx.GraphModule:
     return lazy_graph_module(gm, graph)
 
 
+def _arriving(graph: fx.Graph) -> list[fx.Node]:
+    """The inputs of a backward half that are gradients."""
+    return [node for node in graph.find_nodes(op="placeholder") if node.name.startswith(_ARRIVING)]
+
+
 def _depends(graph: fx.Graph) -> list[frozenset[int]]:
     """For each result of a backward half, which of the gradients that arrive it is made of."""
-    made_of: dict[fx.Node, frozenset[int]] = {}
-    arriving = 0
-    for node in graph.nodes:
-        made_of[node] = frozenset().union(*(made_of[source] for source in node.all_input_nodes))
-        if node.op == "placeholder" and node.name.startswith(_ARRIVING):
-            made_of[node] = frozenset([arriving])
-            arriving += 1
+    made_of = depends(graph, _arriving(graph))
     (results,) = graph.find_nodes(op="output")[0].args
     return [made_of[r] if isinstance(r, fx.Node) else frozenset() for r in results]  # type: ignore[union-attr]
 

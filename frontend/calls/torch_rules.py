@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import GraphBreak
+from ..graph.read_sizes import resizes
 from ..guards.source import Attr, Const
 from ..state import Interpreter
 from ..torch_private.fake import is_fake
@@ -116,6 +117,11 @@ def _one_hot(vm: Interpreter, tensor: Any, num_classes: Any = -1) -> Any:
             holds = vm.call(torch.all, (vm.call(test, (tensor, bound), {}),), {})
             vm.call(ASSERT_ASYNC, (holds, f"Class values must be {words}."), {})
     return torch_call(vm, nn.functional.one_hot, (tensor, num_classes), {})
+
+
+@ROWS.rule(nn.functional.interpolate)
+def _interpolate(vm: Interpreter, input: Any, *args: Any, **kwargs: Any) -> Any:
+    return torch_call(vm, resizes(input), (input, *args), kwargs)
 
 
 # ---- parameters ----

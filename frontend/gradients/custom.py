@@ -27,7 +27,7 @@ from ..values import object as objects
 from ..values.kinds import isinstance, tensors_in
 from .state import VisibleState
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "is_linear"]
 
 ROWS = Rows()
 REASON = "gradients are wanted through the torch.autograd.Function"
@@ -106,6 +106,11 @@ class CustomGradient:
     def __call__(self, *given: Any) -> tuple[Tensor, ...]:
         kind = _OnceGradient if self.once else _Gradient
         return kind.apply(self, *given)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def is_linear(graph: fx.Graph) -> bool:
+    """Whether backward of a graph makes nothing of zeros: functions with several outputs are given zeros for those that are not used."""
+    return not any(isinstance(n.target, CustomGradient) and len(n.target.shared) > 1 for n in graph.nodes)
 
 
 class _Gradient(torch.autograd.Function):

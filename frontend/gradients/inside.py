@@ -197,7 +197,10 @@ def _may_go_on(vm: Interpreter, results: Sequence[Tensor]) -> bool:
     """Whether backward may go on through the graph as a whole: what it leads to are the inputs as they were."""
     leaves = any(r.requires_grad and r.is_leaf for r in results)
     said = any(name == "requires_grad" for _, name in vm.effects.attrs)
-    return not (vm.gradients.hooks or leaves or said)
+    led = any(
+        isinstance(i.fake, Tensor) and i.required for i in vm.out.used
+    )  # else the graph is traced without gradients
+    return led and not (vm.gradients.hooks or leaves or said)
 
 
 def is_changed(info: GraphInput) -> bool:

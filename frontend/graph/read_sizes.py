@@ -18,7 +18,7 @@ from ..torch_private.fake import needs_dynamic_sizes
 from ..torch_private.functions import OpOverload
 from ..torch_private.symbols import hint_of, is_unknown, no_longer_pending, scalar_outputs, unknown_symbol
 
-__all__ = ["READS", "ReadSizes", "rely_on_sizes"]
+__all__ = ["READS", "ReadSizes", "rely_on_sizes", "resizes"]
 
 READS = "reads"  # in a graph's `meta`: it has such sizes or numbers
 
@@ -37,6 +37,10 @@ class ReadSizes:
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """`function(*args, **kwargs)`; a capture without symbols gets them with the first size that values decide."""
+        named = self._shown and getattr(function, "__name__", "").startswith(("upsample", "_upsample"))
+        given = (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)) if named else ()
+        if any(_is_unknown(size) for tensor in given for size in tensor.shape):
+            raise GraphBreak("a size that depends on a tensor's values is one of images, which eager looks at")
         try:
             return function(*args, **kwargs)
         except needs_dynamic_sizes():
@@ -134,6 +138,23 @@ def rely_on_sizes(func: Any, args: Any) -> None:
         unknown = [n for n in (args[0].shape[d] for d in dims) if _is_unknown(n)]
     for size in unknown if unlike is not None else ():
         torch._check(size != unlike)
+
+
+def interpolate(given: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """torch's, of a tensor with such sizes: it becomes operators that take images of nothing before fake tensors see it."""
+    for size in given.shape:
+        if _is_unknown(size):
+            torch._check(size != 0)
+    return torch.nn.functional.interpolate(given, *args, **kwargs)
+
+
+def resizes(tensor: Any) -> Any:
+    """What `torch.nn.functional.interpolate` is for this tensor."""
+    if not isinstance(tensor, Tensor) or not any(map(_is_unknown, tensor.shape)):
+        return torch.nn.functional.interpolate
+    if torch.is_grad_enabled() and tensor.requires_grad:  # the joint graph is of operators that take anything
+        raise GraphBreak("images of a size that depends on a tensor's values are resized, with gradients")
+    return interpolate
 
 
 def _is_unknown(value: Any) -> bool:

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import Busy
 from ..graph.value_errors import may_raise, raises_on_values
-from .autograd_graph import hook_keeper
+from .autograd_graph import NOT_ARRIVING, hook_keeper
 from .batches import is_batched, one_by_one
 from .dispatch import is_seeded, python_dispatcher
 from .joint import Joint
@@ -465,12 +465,13 @@ class AotNode:
         unusual = written or known.num_intermediate_bases or known.tokens
         return not unusual and len(known.input_info) == inputs
 
-    def keep_nothing_as_nothing(self, first: Any, depends: Sequence[frozenset[int]]) -> None:
+    def keep_nothing_as_nothing(self, first: Any, depends: Sequence[frozenset[int]], linear: bool) -> None:
         """Where no gradient arrives for any result that an input has a part in, the input gets None and not zeros, as in eager.
 
         Args:
             first: the node of the first call, which has been made.
             depends: for each of the inputs' gradients the arriving ones that it is made of; known once backward has run.
+            linear: whether what is made of missing gradients alone is none inside of the graph, too.
         """
         places, forward, backward = self._arriving(), self.function.forward, self.function.backward
 
@@ -490,7 +491,11 @@ class AotNode:
             for k in missing:
                 known = node._input_metadata[places[k]]
                 gradients[places[k]] = torch.zeros(known.shape, dtype=known.dtype, device=known.device)
-            found = backward(node, gradients) if boxed else backward(node, *gradients)
+            NOT_ARRIVING.now = missing if linear else frozenset()
+            try:
+                found = backward(node, gradients) if boxed else backward(node, *gradients)
+            finally:
+                NOT_ARRIVING.now = frozenset()
             if len(found) != len(depends):
                 return found
             return tuple(None if made_of <= missing else g for g, made_of in zip(found, depends, strict=True))

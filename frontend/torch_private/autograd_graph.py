@@ -198,3 +198,17 @@ def hook_keeper() -> Callable[[], None]:
             _OWN.traced.pop()
 
     return restore
+
+
+class _NotArriving(threading.local):
+    """Of the call of a backward half that this thread is about to make: which of the gradients that it takes do not arrive."""
+
+    now: frozenset[int] = frozenset()  # no context variable: torch calls backward in a context of its own
+
+    def taken(self) -> frozenset[int]:
+        """They, once."""
+        missing, self.now = self.now, frozenset()
+        return missing
+
+
+NOT_ARRIVING = _NotArriving()

@@ -213,3 +213,44 @@ def test_a_check_in_backward(budget):
         values, vectors = run(x)
         found.append(torch.autograd.grad(values.sum() + vectors.square().square().sum(), x)[0])
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
+def roots(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    return x.sqrt() * w, x * 2 + w.exp()
+
+
+def joined(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    y = x * 3
+    return torch.cat([y.sqrt() * w, y]).sum(), y.softmax(-1), (y * w).log()
+
+
+class _Pair(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1, x * 2
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return a + 1 + b * 2
+
+
+def pair(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    a, b = _Pair.apply(x)
+    return a * w, b
+
+
+@pytest.mark.parametrize("function", [roots, joined, pair])
+def test_results_that_no_gradient_arrives_for(function: Callable[..., tuple[Tensor, ...]]) -> None:
+    """They are nothing in backward, as in eager: zeros times infinity would be no number. One graph for each set of those that do."""
+    compiled = intarsia.compile(function, options={"on_error": "raise"})
+    for wanted in ([1], [1, 0], [1], [0], [-1]):
+        found = []
+        for call in (function, compiled):
+            x, w = torch.tensor([0.0, 1.0, 4.0], requires_grad=True), torch.tensor(2.0, requires_grad=True)
+            results = call(x, w)
+            sum(results[k].sum() for k in wanted).backward()
+            found.append([x.grad, w.grad])
+        for a, b in zip(*found, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                torch.testing.assert_close(b, a, equal_nan=True)

@@ -116,3 +116,30 @@ def test_inputs_that_the_program_says_require_gradients(function):
     torch.testing.assert_close(found[:2], found[2:])
     assert bool(intarsia.counters()["breaks"]) == (function is used_before)
     assert intarsia.counters()["captures"] <= 2 or function is used_before
+
+
+@torch.enable_grad()
+def test_nothing_outside_requires_gradients():
+    """A graph with new leaves alone: what it gives of them requires gradients all the same."""
+
+    def method(x):
+        y = x * 1
+        y.requires_grad_()
+        return y.sin()
+
+    def attribute(x):
+        y = torch.zeros(3)
+        y.requires_grad = True
+        return y * x, x + 1
+
+    def new(x):
+        return torch.zeros(3, requires_grad=True) * x
+
+    for function in (method, attribute, new):
+        compiled = intarsia.compile(function)
+        for _ in range(2):
+            x = torch.randn(3)
+            wanted, found = function(x), compiled(x)
+            for a, b in zip(wanted, found, strict=True) if type(wanted) is tuple else ((wanted, found),):
+                assert (a.requires_grad, a.is_leaf) == (b.requires_grad, b.is_leaf)
+                torch.testing.assert_close(b.detach(), a.detach())

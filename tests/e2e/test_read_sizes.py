@@ -208,3 +208,23 @@ def test_text() -> None:
 def test_wrong_text(old: str, new: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         parse_module(TEXT.replace(old, new)).verify()
+
+
+@torch.enable_grad()
+def test_images_of_nothing() -> None:
+    """What resizes them raises, where torch's operators for tracing would not; with gradients the graph breaks there."""
+
+    def resized(x: Tensor) -> Tensor:
+        return F.interpolate(rows(x)[None], size=4)
+
+    compiled = intarsia.compile(resized)
+    for wanted, graphs in ((False, 1), (True, 3)):
+        for count in (3, 2, 0):
+            x = some(count).requires_grad_(wanted)
+            if count:
+                torch.testing.assert_close(compiled(x), resized(x))
+                continue
+            for call in (resized, compiled):
+                with pytest.raises(RuntimeError, match="Non-empty 3D data tensor"):
+                    call(x)
+        assert intarsia.counters()["captures"] <= graphs
