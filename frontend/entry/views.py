@@ -216,7 +216,7 @@ def _viewed(node: fx.Node) -> fx.Node | None:
     items = list(_tensors(made))
     if is_composite(given):  # whose memory is that of others
         root = given if given._base is None else given._base
-        return source if items and all(item._base is root for item in items) else None
+        return source if items and all(is_composite(i) and i._base is root for i in items) else None
     return source if items and all(storage_key(item) == storage_key(given) for item in items) else None
 
 

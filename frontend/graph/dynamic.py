@@ -236,10 +236,10 @@ class Dynamic:
     _host: HostNumbers | None = None
     _late: LateNumbers | None = None
 
-    def tensor(self, value: Tensor, source: Source, static: bool) -> tuple[Tensor, GraphInput]:
+    def tensor(self, value: Tensor, source: Source, static: bool, promised: bool = True) -> tuple[Tensor, GraphInput]:
         """The fake twin of an input, with symbols for the sizes that change, and its record."""
         vm = self.vm
-        promises = {} if static else promises_of(value)
+        promises = promises_of(value) if promised and not static else {}
         wanted = set() if static else set(self._changing(value, source))
         for d, promise in promises.items():
             (wanted.discard if promise.kind == "static" else wanted.add)(d)

@@ -19,6 +19,7 @@ from ..functional.rules import written_arguments
 from ..torch_private.dispatch import draws_numbers, storage_key
 from ..torch_private.fake import FakeTensor, FakeTensorMode, fake_from_meta, on_meta, plain_fake_mode
 from ..torch_private.functions import OpOverload
+from ..torch_private.wrapped import ragged_sizes
 from ..values.kinds import tensors_in
 from .fake_rules import dispatch
 
@@ -55,6 +56,7 @@ def new_fake_mode(shape_env: Any) -> FakeTensorMode:
     """The fake tensor mode of one capture, with eager's rules for what results look like."""
     mode = plain_fake_mode(shape_env)
     # Not a subclass: torch's higher-order operators look for their rule by the type itself.
+    ragged_sizes(mode)
     mode.dispatch = FakeResults(mode, partial(dispatch, mode))  # type: ignore[method-assign]
     return mode
 

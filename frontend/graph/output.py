@@ -20,7 +20,7 @@ from ..guards.source import Source
 from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.dtensor import check_shared, is_composite
 from ..torch_private.fake import FakeTensor, FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
-from ..torch_private.wrapped import Wrapped, is_wrapped
+from ..torch_private.wrapped import Wrapped, is_ragged, is_wrapped
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .aside import Aside, module_of
 from .aside import storage_of as _storage
@@ -255,10 +255,21 @@ class OutputGraph:
 
     def sym_node(self, value: Any) -> Any:
         """The node (or plain number) for a symbolic number, rebuilt from its expression over the bound symbols."""
+        if is_ragged(value):
+            return self._ragged(value)
         expr = value.node.expr
         if expr.is_Integer:
             return int(expr)
         return self._expr_node(expr, value)
+
+    def _ragged(self, value: Any) -> fx.Node:
+        """The node for a ragged size of a jagged tensor."""
+        for tensor in self._alive:
+            if isinstance(tensor, Tensor) and tensor.layout is torch.jagged and self.is_known(tensor):
+                for dim, size in enumerate(tensor.shape):
+                    if is_ragged(size) and bool(size == value):
+                        return self._emit("call_method", "size", (self.node(tensor), dim), {}, value)
+        raise GraphBreak("a ragged size of a jagged tensor that this graph does not know")
 
     def _expr_node(self, expr: sympy.Expr, example: Any) -> Any:
         known = self._sym_nodes.get(expr)
@@ -412,9 +423,10 @@ class OutputGraph:
     def _record(self, op: str, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
         """Add the node for a call that has been run; a result without tensors is a constant and adds none."""
         if isinstance(result, Tensor):
-            if result.layout is not torch.strided:
+            wrapped = is_wrapped(result)
+            if result.layout is not torch.strided and not wrapped:
                 raise Unsupported(f"{_called(target)} makes a tensor with the layout {result.layout}")
-            if result.dtype in _QUANTIZED or result.is_nested:
+            if result.dtype in _QUANTIZED or result.is_nested and not wrapped:
                 raise Unsupported(f"{_called(target)} makes a quantized or nested tensor")
             known = self.is_known(result)
             if mutated or not known:
@@ -460,7 +472,7 @@ class OutputGraph:
         if isinstance(example, Tensor) and rebind:
             self._node_of[id(example)] = node
             self._alive.append(example)
-            if self.shape_env is not None:
+            if self.shape_env is not None and example.layout is torch.strided:
                 self.read.bind_sizes(example, node)
         return node
 

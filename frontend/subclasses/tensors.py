@@ -14,6 +14,7 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import MISSING, lookup
 from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter
+from ..torch_private.fake import real_tensors
 from ..torch_private.functions import (
     ASKS_OVERRIDES,
     LAZY,
@@ -23,7 +24,7 @@ from ..torch_private.functions import (
     as_plain,
     never_wrapped,
 )
-from ..torch_private.wrapped import is_wrapped, is_wrapper, layout_of
+from ..torch_private.wrapped import JAGGED_OF_LISTS, JAGGED_OF_PARTS, is_wrapped, is_wrapper, layout_of, prepare_jagged
 from ..values import object as objects
 from ..values.constant import is_constant
 from ..values.kinds import isinstance, namespace_of
@@ -300,3 +301,37 @@ def _asks(vm: Interpreter, function: Any, values: tuple[Any, ...]) -> bool:
 
 ROWS.rule(ASKS_OVERRIDES[0])(lambda vm, values: _asks(vm, ASKS_OVERRIDES[0], tuple(vm.listed(values))))
 ROWS.rule(*ASKS_OVERRIDES[1:])(lambda vm, *values: _asks(vm, None, values))
+
+
+# ---- jagged tensors ----
+
+
+class Jagged:
+    """A call of a function of torch.nested, which makes a jagged tensor or has one."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__name__ = function.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _jagged(function: Any, made: bool) -> None:
+    target = Jagged(function)
+
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        if made and kwargs.get("layout") is not torch.jagged:
+            raise GraphBreak(f"{function.__name__} makes a nested tensor in the strided layout")
+        with real_tensors():
+            prepare_jagged()
+        args, kwargs = tuple(map(vm.materialize, args)), {k: vm.materialize(v) for k, v in kwargs.items()}
+        return vm.out.call_function(target, args, kwargs)
+
+    ROWS.rule(function)(apply)
+
+
+for _function in JAGGED_OF_LISTS:
+    _jagged(_function, True)
+for _function in JAGGED_OF_PARTS:
+    _jagged(_function, False)

@@ -26,6 +26,7 @@ from ..torch_private.wrapped import (
     Restored,
     Taken,
     Wrapped,
+    count_write,
     is_held_by_identity,
     is_plain_data,
     is_wrapped,
@@ -51,14 +52,14 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
     vm.guards.add("equals", Fetch(layout, source), True)
     vm.definitions.note(kind)
     if not layout.requires_grad:
-        fakes = [_part(vm, p, Attr(source, n), check) for p, n in zip(parts, layout.names, strict=True)]
+        fakes = [_part(vm, p, Attr(source, n), check, layout.jagged) for p, n in zip(parts, layout.names, strict=True)]
         made: Tensor = vm.out.call_function(whole, tuple(fakes), {})
         known = dict(zip(layout.names, fakes, strict=True))
     else:
         taken = Fetch(Taken(whole), source)
         with real_tensors():
             reals = taken.function(value)
-        fakes = [_part(vm, each, Item(taken, at), check) for at, each in enumerate(reals)]
+        fakes = [_part(vm, each, Item(taken, at), check, layout.jagged and at > 0) for at, each in enumerate(reals)]
         before = torch.is_grad_enabled()
         set_grad(vm, True)  # it may be read where gradients are on
         made = vm.out.call_function(whole, tuple(fakes), {})
@@ -69,7 +70,7 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
     return made
 
 
-def _part(vm: Interpreter, part: Tensor, source: Source, check: Callable[[Tensor, str], None]) -> Tensor:
+def _part(vm: Interpreter, part: Tensor, source: Source, check: Callable[[Tensor, str], None], sized: bool) -> Tensor:
     """The stand-in for one of the tensors that a wrapper tensor is made of."""
     known = vm.user.by_real.get(id(part))
     if known is not None:
@@ -77,7 +78,7 @@ def _part(vm: Interpreter, part: Tensor, source: Source, check: Callable[[Tensor
         return found
     if is_wrapped(part):
         return taken_in(vm, part, source, check)
-    fake, info = vm.dynamic.tensor(part, source, True)  # its sizes are numbers: the layout's are
+    fake, info = vm.dynamic.tensor(part, source, not sized, False)  # sizes that the layout has are numbers
     info.static, info.temporary = False, part.requires_grad
     vm.out.add_input(info)
     vm.user.arg_tensors.append(info)
@@ -157,6 +158,4 @@ def built(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 def counted_versions(vm: Interpreter, emit: Emitter) -> list[str]:
     """Statements that count the writes to wrapper tensors of the caller's: the graph writes to what they are made of."""
-    count = torch.autograd.graph.increment_version
-    written = [w for w in vm.overrides.written() if not w.real.is_inference()]
-    return [f"{emit.constant(count, 'count_version')}({emit.fetch(w.source)})" for w in written]
+    return [f"{emit.constant(count_write, 'count_write')}({emit.fetch(w.source)})" for w in vm.overrides.written()]

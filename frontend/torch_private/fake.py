@@ -121,6 +121,9 @@ def _fake_tensor(
             ordinary = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             place = tensor.storage_offset(), tensor.shape, tensor.stride()
             tensor = ordinary.set_(tensor.untyped_storage(), *place)  # type: ignore[call-overload]
+    if tensor._base is not None and not tensor.requires_grad and type(tensor._base) not in (Tensor, torch.nn.Parameter):
+        with unset_fake_temporarily():  # of a view of a tensor that is made of others, the memory alone
+            tensor = tensor.detach()
     if mode.shape_env is None or not dynamic_dims:
         twin = _plain_twin(mode, tensor)
         return mode.from_tensor(tensor, static_shapes=True) if twin is None else twin

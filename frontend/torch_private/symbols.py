@@ -137,7 +137,9 @@ def is_unknown(symbol: Any) -> bool:
 
 def hint_of(value: Any) -> Any:
     """The number that a symbolic number has in this call, without a guard on it."""
-    return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else value
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value
+    return value if value.node.is_nested_int() else value.node.hint
 
 
 def has_symbols(inputs: list[Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -11,23 +12,31 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nested._internal import nested_tensor as jagged
 
 from ..guards.sameness import indistinguishable
 from ..values.constant import is_constant, is_static
 
 __all__ = [
+    "JAGGED_OF_LISTS",
+    "JAGGED_OF_PARTS",
     "Built",
     "Layout",
     "Part",
     "Restored",
     "Taken",
     "Wrapped",
+    "count_write",
     "is_held_by_identity",
+    "is_jagged",
     "is_plain_data",
+    "is_ragged",
     "is_wrapped",
     "is_wrapper",
     "layout_of",
     "parts_of",
+    "prepare_jagged",
+    "ragged_sizes",
 ]
 
 
@@ -36,9 +45,47 @@ def is_wrapper(kind: type) -> bool:
     return (
         hasattr(kind, "__tensor_flatten__")
         and hasattr(kind, "__tensor_unflatten__")
-        and kind.__module__.partition(".")[0] != "torch"
+        and (kind.__module__.partition(".")[0] != "torch" or is_jagged(kind))
         and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
     )
+
+
+def is_jagged(kind: type) -> bool:
+    """Whether a class is that of torch's nested tensors in the jagged layout."""
+    return kind is jagged.NestedTensor
+
+
+def is_ragged(size: Any) -> bool:
+    """Whether a size of a jagged tensor differs from row to row."""
+    return isinstance(size, torch.SymInt) and bool(size.node.is_nested_int())
+
+
+def ragged_sizes(mode: Any) -> None:
+    """Let a fake tensor mode number the ragged sizes of its jagged tensors as eager does: no symbols, equal only to themselves."""
+
+    def create(*, nt_tensor_id: Any = None) -> Any:
+        return torch.SymInt(jagged.NestedIntNode(next(_RAGGED), 1))
+
+    mode.create_symbolic_nested_int = create
+
+
+_RAGGED = itertools.count(1 << 40)  # numbers that eager's sizes do not come to
+
+
+def prepare_jagged() -> None:
+    """Make, outside of any fake mode, the tensor by which torch finds its code for jagged tensors."""
+    jagged._nt_view_dummy()
+
+
+# What makes jagged tensors: the first functions of lists and of tensors, the others of what these are made of.
+JAGGED_OF_LISTS: tuple[Any, ...] = (torch.nested.nested_tensor, torch.nested.as_nested_tensor, torch.nested.narrow)
+JAGGED_OF_PARTS: tuple[Any, ...] = (
+    *(
+        jagged.nested_view_from_values_offsets,
+        jagged.nested_view_from_values_offsets_lengths,
+        torch.nested.masked_select,
+    ),
+)
 
 
 def is_wrapped(value: Any) -> bool:
@@ -56,7 +103,8 @@ class Layout:
     def __init__(self, value: Any) -> None:
         names, context = value.__tensor_flatten__()
         self.kind, self.names, self.context = type(value), tuple(names), copy.deepcopy(context)
-        self.attributes = _attributes(value, self.names)
+        self.jagged = is_jagged(self.kind)
+        self.attributes = {} if self.jagged else _attributes(value, self.names)  # these follow from its parts
         self.facts = (tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
         self.requires_grad = bool(value.requires_grad)
         self.leaf = bool(value.is_leaf)
@@ -71,10 +119,19 @@ class Layout:
         """Whether two layouts differ in nothing but in whether gradients are wanted, or in strides."""
         if (self.kind, self.names) != (other.kind, other.names):
             return False
-        mine, others = self.facts, other.facts
+        mine, others = (self.facts, other.facts) if not self.jagged else (_unnamed(self.facts), _unnamed(other.facts))
         if mine != others and (strides or mine[:1] + mine[2:] != others[:1] + others[2:]):
             return False
         return _same(self.attributes, other.attributes) and _same(self.context, other.context)
+
+
+def _unnamed(facts: Any) -> Any:
+    """Sizes and strides without the names of ragged ones: what is as large as what, the parts say."""
+    return tuple(tuple(map(_name, fact)) if isinstance(fact, tuple) else fact for fact in facts)
+
+
+def _name(size: Any) -> Any:
+    return ("ragged", size.node.nested_int_coeff()) if is_ragged(size) else size
 
 
 _OF_TORCH = ("_is_param", "_is_buffer")
@@ -120,6 +177,12 @@ def _same(one: Any, other: Any) -> bool:
     return indistinguishable(one, other)
 
 
+def count_write(tensor: Tensor) -> None:
+    """Count that what a wrapper tensor is made of was written to; one that is a view of it counts with it."""
+    if not tensor.is_inference() and (tensor._base is None or type(tensor._base) is type(tensor)):
+        torch.autograd.graph.increment_version(tensor)
+
+
 def layout_of(value: Any) -> Layout:
     """The layout of a wrapper tensor."""
     return Layout(value)
@@ -141,12 +204,12 @@ class Wrapped:
     former, `fixed` whether that was assumed, before any has come.
     """
 
-    strict = True  # whether strides have to be those of the layout
-
     def __init__(self, layout: Layout, parts: Sequence[Tensor] = (), fixed: bool = False) -> None:
         self.layout, self.joined, self.fixed = layout, layout.requires_grad, fixed
-        self.facts = [_facts(p) for p in parts]
+        self.facts = [_facts(p) for p in parts] if not layout.jagged else []
+        self.strict = not layout.jagged  # whether strides have to be those of the layout
         self.gradient = layout if fixed else None
+        self.flowing = [not layout.jagged or name == "_values" for name in layout.names]
         self.__name__ = f"wrapped_{layout.kind.__name__}"
 
     def __call__(self, *parts: Any) -> Any:
@@ -181,6 +244,12 @@ class Wrapped:
             return None
         found = Layout(gradient)
         parts = parts_of(gradient, found) if found.kind is self.layout.kind else []
+        if self.layout.jagged and parts and "_lengths" not in (*found.names, *self.layout.names):
+            if found.context["ragged_idx"] != self.layout.context["ragged_idx"]:
+                raise RuntimeError(f"the gradient of a {kind} is ragged in another dimension")
+            made = Wrapped(found, fixed=True)
+            made.joined = True
+            return made
         if (
             found.names != self.layout.names
             or [_facts(p) for p in parts] != self.facts
@@ -197,8 +266,13 @@ class Wrapped:
         made.joined = True
         return made
 
-    def of_gradients(self, parts: Sequence[Any]) -> Any:
-        """The gradient whose parts these are."""
+    def of_gradients(self, parts: Sequence[Any], others: Sequence[Any]) -> Any:
+        """The gradient whose parts these are; of `others` what no gradients have."""
+        if self.layout.jagged:
+            made = Wrapped(self.layout)
+            made.joined = torch.is_grad_enabled()
+            gradient = made(*(o if p is None else p for p, o in zip(parts, others, strict=True)))
+            return gradient if made.joined else gradient.requires_grad_(False)
         if self.gradient is None:
             raise RuntimeError(f"a gradient of a {self.layout.kind.__qualname__} that no graph has made")
         given = [_zeros(facts) if p is None else p for p, facts in zip(parts, self.facts, strict=True)]
@@ -242,6 +316,16 @@ class Taken:
         self.whole = whole
         self.__name__ = f"taken_{whole.layout.kind.__name__}"
 
+    def __eq__(self, other: object) -> bool:
+        """Whether two captures take tensors apart in one way: what one learned of the sizes of parts, the next one uses."""
+        return isinstance(other, Taken) and self._way() == other._way()
+
+    def __hash__(self) -> int:
+        return hash(self._way())
+
+    def _way(self) -> tuple[Any, ...]:
+        return self.whole.layout.kind, self.whole.layout.names
+
     def __call__(self, value: Any) -> Any:
         with torch.enable_grad():
             return _Apart.apply(self.whole, value)
@@ -254,16 +338,19 @@ class _Apart(torch.autograd.Function):
     def forward(ctx: Any, whole: Wrapped, value: Any) -> Any:
         ctx.whole = whole
         ctx.set_materialize_grads(False)
-        carrier = torch.empty_strided(value.shape, (0,) * value.dim(), dtype=value.dtype, device=value.device)
-        parts = [getattr(value, name).detach() for name in whole.layout.names]
-        ctx.mark_non_differentiable(*(p for p in parts if not _flows(p)))
+        shape = () if whole.layout.jagged else value.shape
+        carrier = torch.empty_strided(shape, (0,) * len(shape), dtype=value.dtype, device=value.device)
+        parts = [getattr(value, name) for name in whole.layout.names]
+        parts = [p.detach() if f else p for p, f in zip(parts, whole.flowing, strict=True)]
+        ctx.others = parts if whole.layout.jagged else ()
+        ctx.mark_non_differentiable(*(p for p, f in zip(parts, whole.flowing, strict=True) if not f or not _flows(p)))
         return (carrier, *parts)
 
     @staticmethod
     def backward(ctx: Any, carried: Any, *parts: Any) -> Any:
         if carried is not None or all(p is None for p in parts):
             return None, carried
-        return None, ctx.whole.of_gradients(parts)
+        return None, ctx.whole.of_gradients(parts, ctx.others)
 
 
 class _Joined(torch.autograd.Function):
@@ -284,7 +371,11 @@ class _Joined(torch.autograd.Function):
         if whole is None:
             return (None, gradient, *nothing)
         if torch.is_grad_enabled():
-            return (None, None, *_Apart.apply(whole, gradient)[1:])
+            parts = dict(zip(whole.layout.names, _Apart.apply(whole, gradient)[1:], strict=True))
+            names = zip(ctx.whole.layout.names, ctx.whole.flowing, strict=True)
+            return (None, None, *(parts[name] if f else None for name, f in names))
+        if whole.layout.jagged:
+            return (None, None, *(gradient._values if f else None for f in ctx.whole.flowing))
         return (None, None, *parts_of(gradient, whole.layout))
 
 

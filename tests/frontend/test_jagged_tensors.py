@@ -1,0 +1,129 @@
+"""Nested tensors in the jagged layout: taken in, made inside, given out, with ragged sizes that change between calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from harness import compiled, number_backend
+from torch import Tensor, nn
+from torch.nested import as_nested_tensor, nested_tensor, nested_tensor_from_jagged, to_padded_tensor
+
+import intarsia
+
+torch.manual_seed(0)
+LINEAR, NORM = nn.Linear(4, 3), nn.LayerNorm(4)
+
+
+def jagged(seed, grad=False):
+    torch.manual_seed(seed)
+    rows = [torch.randn(2 + (k * seed) % 5, 4) for k in range(3)]
+    return nested_tensor(rows, layout=torch.jagged, requires_grad=grad)
+
+
+def dense(seed):
+    torch.manual_seed(seed)
+    return torch.randn(6 + seed, 4), torch.tensor([0, 2, 3, 6 + seed])
+
+
+def agree(got: Any, want: Any) -> None:
+    if isinstance(want, tuple | list):
+        assert len(got) == len(want)
+        for one, other in zip(got, want):
+            agree(one, other)
+    elif isinstance(want, Tensor):
+        assert (type(got), got.requires_grad) == (type(want), want.requires_grad)
+        agree(list(got.unbind()), list(want.unbind())) if want.is_nested else torch.testing.assert_close(got, want)
+    else:
+        assert got == want
+
+
+def same(program, make, after=lambda result, args: result, graphs=2):
+    function, log = compiled(program, number_backend)
+    for seed in (1, 2, 3, 1):
+        one, other = make(seed), make(seed)
+        agree(after(function(*one), one), after(program(*other), other))
+        agree(one, other)
+    assert len(log.captures) <= graphs and not log.fallbacks and not log.breaks, (
+        log.recompiles,
+        log.breaks,
+        log.fallbacks,
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda n: (n * 2 + 1).sin() * n,
+        lambda n: (LINEAR(n).relu(), NORM(n)),
+        lambda n: (n.sum(1), n.mean(-1), torch.softmax(n, -1)),
+        lambda n: (n.shape[0], n.size(-1), n.dim(), n.is_nested, n.layout, n + 1),
+        lambda n: n.reshape(n.shape[0], n.shape[1], 2, 2) * 2,
+        lambda n: (n.unflatten(-1, [2, 2]).transpose(1, 2) * 2, n.transpose(1, 2)),
+        lambda n: (n.offsets().diff(), n.values() * 2),
+        lambda n: n.mul_(2),
+    ],
+)
+def test_arguments(program):
+    same(program, lambda seed: (jagged(seed),))
+
+
+def test_padding():
+    same(lambda n: to_padded_tensor(n * 2, 0.5), lambda seed: (jagged(seed),), graphs=4)
+
+
+def test_results_belong_to_their_arguments():
+    same(lambda n: n * 2, lambda seed: (jagged(seed),), lambda result, args: result + args[0])
+
+
+def test_two_of_them():
+    same(lambda n, m: n * m, lambda seed: (lambda a: (a, a * 3))(jagged(seed)))
+    same(lambda n, m: (n * 2, m * 3), lambda seed: (jagged(seed), jagged(seed + 1)))
+
+
+def test_made_inside():
+    same(lambda v, o: (LINEAR(nested_tensor_from_jagged(v * 2, o)).values(), o), dense)
+    same(lambda v, o: nested_tensor_from_jagged(v * 2, o).sin(), dense)
+    same(lambda v, o: as_nested_tensor([v * 2, v[:2]], layout=torch.jagged).sum(1), dense, graphs=4)
+
+
+def backward(result, args):
+    result.values().sum().backward()
+    gradients = [t.grad for t in (*args, LINEAR.weight) if t.dtype.is_floating_point]
+    LINEAR.zero_grad()
+    return [result, gradients]
+
+
+def test_gradients():
+    same(lambda n: LINEAR(n * 2).sin(), lambda seed: (jagged(seed, True),), backward)
+    same(
+        lambda v, o: LINEAR(nested_tensor_from_jagged(v * 2, o)),
+        lambda s: (dense(s)[0].requires_grad_(), dense(s)[1]),
+        backward,
+    )
+
+
+def test_the_whole_road():
+    def program(n, v, o):
+        return LINEAR(n * 2).sin(), LINEAR(nested_tensor_from_jagged(v * 2, o))
+
+    function = intarsia.compile(program, fullgraph=True)
+    for seed in (1, 2, 3):
+        results = []
+        for call in (function, program):
+            args = jagged(seed, True), dense(seed)[0].requires_grad_(), dense(seed)[1]
+            one, other = call(*args)
+            (one.values().sum() + other.values().sin().sum()).backward()
+            results.append((one, other, [t.grad for t in args[:2]], LINEAR.weight.grad.clone()))
+            LINEAR.zero_grad()
+        agree(*results)
+
+
+def test_what_rows_decide_is_one_break():
+    def program(n):
+        return [t * 2 for t in (n + 1).unbind()]
+
+    function, log = compiled(program)
+    agree(function(jagged(1)), program(jagged(1)))
+    assert len(log.breaks) == 1 and "depends on a tensor's values" in str(log.breaks)
