@@ -64,6 +64,12 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     if func in _LOSSES and result.dtype != args[0].dtype:
         with mode:
             return result.to(args[0].dtype)
+    if func in _UNIQUE:
+        with mode:
+            return (
+                result[0],
+                *(r.to(torch.int64) for r in result[1:]),
+            )  # torch 2.11 gives places the dtype of the values
     if func is _GROUP_NORM_BACKWARD:
         return _as_what_they_are_of(mode, (args[1], args[4], args[4]), result)
     if func in _RESIZES:
@@ -75,6 +81,12 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     return _statistics(mode, args, result) if func in _NORMS else result
 
 
+_UNIQUE = {
+    torch.ops.aten._unique2.default,
+    torch.ops.aten.unique_dim.default,
+    torch.ops.aten.unique_consecutive.default,
+    torch.ops.aten.unique_dim_consecutive.default,
+}
 _GROUP_NORM_BACKWARD = torch.ops.aten.native_group_norm_backward.default
 
 

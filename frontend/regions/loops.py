@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from ..calls.registry import Rows, Then
 from ..errors import GraphBreak
 from ..state import Interpreter
-from ..torch_private.regions import CALLS, MAP, SCAN, WHILE_LOOP
+from ..torch_private.regions import CALLS, MAP, MOVES_RESULTS, SCAN, WHILE_LOOP
 from ..values.kinds import isinstance
 from .capture import Body, captured, emit, is_tracked, over, read_by, result_like, rule, same, single, unlike
 
@@ -63,6 +63,8 @@ def _scan(vm: Interpreter, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0,
     dim = dim % items[0].dim() if -items[0].dim() <= dim < items[0].dim() else -1
     if dim < 0 or any(item.dim() <= dim for item in items):
         raise GraphBreak("scan is given a dimension that there is none of")
+    if dim and not MOVES_RESULTS:
+        raise GraphBreak("this torch's scan leaves the results of all rounds in the first dimension")
     if dim:
         items = [vm.call(torch.movedim, (item, dim, 0), {}) for item in items]
     if reverse:

@@ -12,6 +12,8 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch._ops import HigherOrderOperator
 from torch.nn.attention import flex_attention
 
+from ..versions import minor
+
 __all__ = [
     "AUX_OUTPUT",
     "AUX_REQUEST",
@@ -25,6 +27,7 @@ __all__ = [
     "SLICED_MASK",
     "WHILE_LOOP",
     "HigherOrderOperator",
+    "MOVES_RESULTS",
 ]
 
 # Nodes of graphs.
@@ -32,6 +35,9 @@ COND: Any = torch.ops.higher_order.cond
 WHILE_LOOP: Any = torch.ops.higher_order.while_loop
 SCAN: Any = torch.ops.higher_order.scan
 MAP: Any = torch.ops.higher_order.map_impl
+
+# Whether `scan(dim=1)` moves what the rounds gave back to that dimension: 2.13 does, 2.11 leaves it in the first.
+MOVES_RESULTS = minor(torch.__version__) >= (2, 13)
 
 # What programs call.
 CALLS: dict[str, Any] = {
