@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ..bytecode.frame import Frame
+from ..bytecode.instruction import disassemble
 from ..entry.nature import may_draw
 from ..errors import GraphBreak
 from ..gradients.state import VisibleState
@@ -22,6 +23,8 @@ from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .checks import CHECK, Refused
 from .flow import join_of
+from .loop_shape import Shape
+from .loops import Loops
 from .selects import Choices, pieces_of, taken, unequal, why_not
 from .sides import Plan, Prevented, run_side
 
@@ -36,6 +39,7 @@ class Branches:
     def __init__(self) -> None:
         self.refused: str | None = None
         self.choices = Choices()
+        self.loops = Loops()
         self.depth = 0
 
     def run(self, vm: Interpreter, frame: Frame, true: int, false: int) -> str | None:
@@ -69,6 +73,14 @@ class Branches:
                 reason = prevented.reason
         raise GraphBreak(f"{CHECK}, and {reason}" if reason else CHECK)
 
+    def joins(self, frame: Frame, index: int, cut: frozenset[tuple[int, int]]) -> frozenset[int] | None:
+        """Where the two ways of a jump meet: one instruction, or, in a round of a loop, where the condition is asked for again."""
+        heads = next((shape.heads for f, shape in reversed(self.loops.running) if f is frame), frozenset())
+        join = join_of(frame.code, index, cut, heads)
+        if join is None:
+            return None
+        return heads if heads and join == len(disassemble(frame.code).instructions) else frozenset([join])
+
     def finish(self, vm: Interpreter, results: list[Tensor]) -> None:
         """Raises Refused where what was chosen can be told from what eager gives."""
         reason = self.choices.refusal(vm, results)
@@ -76,26 +88,59 @@ class Branches:
             raise Refused(reason, branches=True)
 
     def _run(self, vm: Interpreter, frame: Frame, predicate: Tensor, true: int, false: int) -> str | None:
-        join = join_of(frame.code, frame.ip - 1)
-        if join is None or vm.out.inside or vm.generators or frame.code.co_flags & 0x20 or is_composite(predicate):
+        leaving = self.loops.leaving
+        if leaving is not None and leaving.frame is frame and frame.ip - 1 in leaving.shape.tests:
+            return self._branch(vm, frame, predicate, (true, false), leaving.cut)
+        shape = self.loops.shape(vm, frame)
+        if shape is not None:
+            return self._loop(vm, frame, shape, predicate)
+        return self._branch(vm, frame, predicate, (true, false), frozenset())
+
+    def _loop(self, vm: Interpreter, frame: Frame, shape: Shape, predicate: Tensor) -> str | None:
+        """The loop whose condition the jump asks for, then the way out of it."""
+        index = frame.ip - 1
+        if is_composite(predicate) or not vm.out.is_known(predicate) or frame.code.co_flags & 0x20:
+            raise Prevented("")
+        ended, way = self.loops.run(vm, frame, shape, predicate)
+        ended.put(frame)
+        test = shape.tests[index]
+        if way is None:
+            frame.ip = test.leave
+            return None
+        # Which way out it was, the condition says: where that holds, the last one of the others was taken.
+        stays, last = way
+        frame.ip = index + 1
+        with self.loops.left(frame, shape, last) as leaving:
+            try:
+                return self._branch(vm, frame, stays, (test.stay, test.leave), leaving.cut)
+            except Prevented as prevented:
+                raise Refused(prevented.reason, loops=True) from None
+
+    def _branch(
+        self, vm: Interpreter, frame: Frame, predicate: Tensor, ways: tuple[int, int], cut: frozenset[tuple[int, int]]
+    ) -> str | None:
+        joins = self.joins(frame, frame.ip - 1, cut)
+        if joins is None or vm.out.inside or vm.generators or frame.code.co_flags & 0x20 or is_composite(predicate):
             raise Prevented("")
         if self.depth >= _DEEPEST or not vm.out.is_known(predicate):
             raise Prevented("")
         self.depth += 1
         try:
-            return self._both(vm, frame, predicate, (true, false), join)
+            return self._both(vm, frame, predicate, ways, joins)
         finally:
             self.depth -= 1
 
-    def _both(self, vm: Interpreter, frame: Frame, predicate: Tensor, ways: tuple[int, int], join: int) -> str | None:
-        plan = Plan(frame.code, join, known_of(vm, frame))
+    def _both(
+        self, vm: Interpreter, frame: Frame, predicate: Tensor, ways: tuple[int, int], joins: frozenset[int]
+    ) -> str | None:
+        plan = Plan(frame.code, joins, known_of(vm, frame))
         state = VisibleState(vm)
         tried = Prevented("")
         with vm.out.beside([]) as first:
             try:
-                one = run_side(vm, frame, ways[0], join)
+                one = run_side(vm, frame, ways[0], joins)
                 with vm.out.beside([]) as second:
-                    other = run_side(vm, frame, ways[1], join)
+                    other = run_side(vm, frame, ways[1], joins)
                     build = plan.ended(one, other)
                     pairs = [(one.at(path), other.at(path)) for path in plan.paths]
                     for path, (a, b) in zip(plan.paths, pairs, strict=True):
@@ -108,12 +153,12 @@ class Branches:
         if written or state.is_changed():
             raise Refused(f"a side of a branch writes to what was there before: {reason or frame.line}", branches=True)
         if reason is None:
-            ends = [run_side(vm, frame, way, join) for way in ways]
+            ends = [run_side(vm, frame, way, joins) for way in ways]
             chosen = self.choices.choose(vm, predicate, [tuple(end.at(path) for end in ends) for path in plan.paths])
         elif reason is tried.reason or random or not pairs or self.depth > 1 or any(a.requires_grad for a, _ in pairs):
             raise Prevented(reason)
         else:
-            first_way, second_way = (_Way(vm, frame, way, join, plan) for way in ways)
+            first_way, second_way = (_Way(vm, frame, way, joins, plan) for way in ways)
             chosen = list(branch(vm, "the branch", taken(vm, predicate), first_way, second_way, ()))
             for made, (a, b) in zip(chosen, pairs, strict=True):
                 self.choices.note(made, a, b)
@@ -123,15 +168,15 @@ class Branches:
         fast, stack = build
         frame.fast = {n: v for n, v in frame.fast.items() if n in fast} | {n: v(chosen) for n, v in fast.items()}
         frame.stack[:] = [value(chosen) for value in stack]
-        frame.ip = join
+        frame.ip = one.ip
         return None
 
 
 class _Way:
     """One side as a function of nothing, whose results are the tensors at the paths of a plan."""
 
-    def __init__(self, vm: Interpreter, frame: Frame, start: int, join: int, plan: Plan) -> None:
-        self.run, self.plan = (vm, frame, start, join), plan
+    def __init__(self, vm: Interpreter, frame: Frame, start: int, joins: frozenset[int], plan: Plan) -> None:
+        self.run, self.plan = (vm, frame, start, joins), plan
 
     def __call__(self) -> tuple[Tensor, ...]:
         end = run_side(*self.run)

@@ -34,9 +34,10 @@ CHECK = "control flow depends on a tensor's value"
 class Refused(BaseException):  # what handles errors of capture lets it pass
     """The graph does more than a check allows: capture starts again and breaks at the first one."""
 
-    def __init__(self, reason: str, branches: bool = False) -> None:
+    def __init__(self, reason: str, branches: bool = False, loops: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.branches = reason, branches  # whether it is no check, but a branch of another kind
+        self.reason = reason
+        self.branches, self.loops = branches, loops  # whether it is no check, but a branch of another kind, or a loop
 
 
 class Checks:
@@ -45,6 +46,7 @@ class Checks:
     def __init__(self, refused: str | None = "") -> None:
         self.refused = refused
         self.flags: list[Tensor] = []  # each true where its check has failed
+        self.begun: set[int] = set()  # those of checks behind which the graph gives what eager does, but for identity
 
     def takes(self, vm: Interpreter, tensor: Tensor) -> bool:
         """Whether a check of this tensor may be one of the graph's."""
@@ -86,11 +88,23 @@ class Checks:
         self.flags.append(vm.out.call_method("reshape", (flag, ()), {}) if flag.dim() else flag)
         return truth
 
+    def begins(self, vm: Interpreter, condition: Tensor) -> bool:
+        """Check that a loop runs a round; False where there can be no check."""
+        if self.refused is not None:
+            return False
+        self.flags.append(vm.out.call_function(torch.logical_not, (condition,), {}))
+        self.begun.add(id(self.flags[-1]))
+        return True
+
+    def only_begun(self) -> bool:
+        """Whether there are no checks but that loops run a round."""
+        return all(id(flag) in self.begun for flag in self.flags)
+
     def finish(self, vm: Interpreter, body: Residual) -> tuple[int, ...]:
         """Which results of the graph say that a check has failed: one for each device."""
         if not self.flags:
             return ()
-        reason = refusal(vm, self.flags)
+        reason = refusal(vm, self.flags, self.only_begun())
         if reason:
             raise Refused(reason)
         found: dict[torch.device, Tensor] = {}
@@ -102,8 +116,11 @@ class Checks:
         return tuple(range(first, len(body.outputs)))
 
 
-def refusal(vm: Interpreter, flags: list[Tensor]) -> str | None:
-    """Why a call cannot be run again once its graph has run, or the graph cannot go on behind a check that fails; None: it can."""
+def refusal(vm: Interpreter, flags: list[Tensor], ends: bool) -> str | None:
+    """Why a call cannot be run again once its graph has run, or the graph cannot go on behind a check that fails; None: it can.
+
+    `ends`: its loops end all the same.
+    """
     inside = vm.gradients
     if not all(map(vm.out.is_known, flags)):
         return "backward is to do the check"
@@ -117,7 +134,7 @@ def refusal(vm: Interpreter, flags: list[Tensor]) -> str | None:
         return "the graph works on shards, or draws of a generator of the caller's"
     nodes = calls_of(vm)
     unknown = next((n for n in nodes if not is_repeatable(n)), None)
-    if any(n.target is WHILE_LOOP for n in nodes):
+    if not ends and any(n.target is WHILE_LOOP for n in nodes):
         return "a loop of the graph may not end where a check fails"
     if unknown is not None:
         return f"{unknown.name} may have an effect"

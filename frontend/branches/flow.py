@@ -49,25 +49,28 @@ def _always_raises(code: types.CodeType, index: int, other: int) -> bool:
     return raises
 
 
-def join_of(code: types.CodeType, index: int) -> int | None:
+def join_of(
+    code: types.CodeType, index: int, cut: frozenset[tuple[int, int]] = frozenset(), ends: frozenset[int] = frozenset()
+) -> int | None:
     """The first instruction that both ways of the conditional jump `index` come to; the number of instructions: the frame's end.
 
-    None where a way leads back to the jump, or waits: a loop, a generator.
+    None where a way leads back to the jump, or waits: a loop, a generator. `cut` are instructions and where they are known
+    to go, `ends` those at which the frame ends, too.
     """
-    found: int | None = _join_of(code, index)
+    found: int | None = _join_of(code, index, cut, ends)
     return found
 
 
 @per_code
-def _join_of(code: types.CodeType, index: int) -> int | None:
+def _join_of(code: types.CodeType, index: int, cut: frozenset[tuple[int, int]], ends: frozenset[int]) -> int | None:
     program = disassemble(code)
     end = len(program.instructions)
-    behind = _behind(code)
+    behind = _behind(code, cut, ends)
     shared = behind[index] & ~(1 << index)
     # The nearest of those that every path passes is the one behind which all others lie.
     join = next((at for at in range(end) if shared >> at & 1 and behind[at] == shared), end)
     seen: set[int] = set()
-    ahead = following(program, index)
+    ahead = _after(program, index, cut, ends)
     while ahead:
         at = ahead.pop()
         if at == join or at in seen:
@@ -75,12 +78,12 @@ def _join_of(code: types.CodeType, index: int) -> int | None:
         if at == index or program.instructions[at].op in _WAITS:
             return None
         seen.add(at)
-        ahead += following(program, at)
+        ahead += _after(program, at, cut, ends)
     return join
 
 
 @per_code
-def _behind(code: types.CodeType) -> list[int]:
+def _behind(code: types.CodeType, cut: frozenset[tuple[int, int]], ends: frozenset[int]) -> list[int]:
     """By instruction, the bits of those that every path from it to a `return` passes, itself and the end among them."""
     program = disassemble(code)
     end = len(program.instructions)
@@ -91,9 +94,16 @@ def _behind(code: types.CodeType) -> list[int]:
         changed = False
         for at in range(end - 1, -1, -1):
             after = everything
-            for other in [end] if program.instructions[at].op == "RETURN_VALUE" else following(program, at):
+            last = program.instructions[at].op == "RETURN_VALUE" or at in ends
+            for other in [end] if last else _after(program, at, cut, ends):
                 after &= behind[other]
             after |= 1 << at
             if after != behind[at]:
                 behind[at], changed = after, True
     return behind
+
+
+def _after(program: Program, at: int, cut: frozenset[tuple[int, int]], ends: frozenset[int]) -> list[int]:
+    if at in ends:
+        return []
+    return [target for k, target in cut if k == at] or following(program, at)

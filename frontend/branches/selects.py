@@ -163,6 +163,8 @@ class Choices:
     def __init__(self) -> None:
         self.groups: list[set[int]] = []  # memory of which eager has one where another is asked for
         self._alive: list[Tensor] = []
+        # What a loop gives, what it is in eager where there is no round, and the condition of the first one.
+        self.unless: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def choose(self, vm: Interpreter, predicate: Tensor, pairs: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
         """What is behind the branch for each pair."""
@@ -180,34 +182,57 @@ class Choices:
     def note(self, made: Tensor, *among: Tensor) -> None:
         """`made` stands for one of these tensors."""
         self._alive += [made, *among]
-        group = set(map(_memory, (made, *among)))
-        self.groups = [g for g in self.groups if g.isdisjoint(group)] + [
-            group.union(*(g for g in self.groups if not g.isdisjoint(group)))
-        ]
+        self.groups = _joined(self.groups, set(map(_memory, (made, *among))))
+
+    def note_first(self, made: Tensor, before: Tensor, condition: Tensor) -> None:
+        """`made` stands for `before` where a condition does not hold."""
+        self._alive += [made, before]
+        self.unless.append((made, before, condition))
 
     def is_one_of(self, tensor: Tensor) -> bool:
         """Whether a tensor's memory is one or another in eager."""
-        return bool(self.groups) and any(_memory(tensor) in group for group in self.groups)
+        return any(_memory(tensor) in group for group in self._all())
 
     def are_among(self, left: Any, right: Any) -> bool:
         """Whether two tensors may be one in eager."""
-        if not self.groups or not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        if not (self.groups or self.unless) or not isinstance(left, Tensor) or not isinstance(right, Tensor):
             return False
-        return any({_memory(left), _memory(right)} <= group for group in self.groups)
+        return any({_memory(left), _memory(right)} <= group for group in self._all())
+
+    def _all(self) -> list[set[int]]:
+        """The groups, with what loops give where there is no round."""
+        groups = self.groups
+        for made, before, _ in self.unless:
+            groups = _joined(groups, {_memory(made), _memory(before)})
+        return groups
 
     def refusal(self, vm: Interpreter, results: Sequence[Tensor]) -> str | None:
         """Why what was chosen can be told from what eager gives; None: it cannot."""
-        if not self.groups:
+        reason = self._refusal(vm, results, self._all())
+        if reason is None or self._refusal(vm, results, self.groups) is not None:
+            return reason
+        # Not where each loop runs a round.
+        begun = {id(condition): condition for _, _, condition in self.unless}
+        return None if all(vm.checks.begins(vm, condition) for condition in begun.values()) else reason
+
+    def _refusal(self, vm: Interpreter, results: Sequence[Tensor], groups: list[set[int]]) -> str | None:
+        if not groups:
             return None
         inputs = [i.fake for i in vm.out.inputs.values() if isinstance(i.fake, Tensor) and not is_composite(i.fake)]
         written = {_memory(t) for t in (*self._alive, *inputs)} & vm.out._written
         seen = set(map(_memory, (*results, *inputs)))
-        for group in self.groups:
+        for group in groups:
             if group & written:
                 return "a tensor is written to that is one of two, by a tensor's value"
             if len(group & seen) > 1:
                 return "a tensor is given out that is one of two, by a tensor's value"
         return None
+
+
+def _joined(groups: list[set[int]], group: set[int]) -> list[set[int]]:
+    """Groups with one more, which is one with those that it has a part of."""
+    apart = [g for g in groups if g.isdisjoint(group)]
+    return [*apart, group.union(*(g for g in groups if not g.isdisjoint(group)))]
 
 
 def _memory(tensor: Tensor) -> int:

@@ -24,7 +24,7 @@ from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from ..values.tensor import TensorMethod
 
-__all__ = ["Ended", "Path", "Plan", "Prevented", "named", "run_side"]
+__all__ = ["Ended", "Path", "Plan", "Prevented", "named", "run_side", "shown"]
 
 Path = tuple[Any, ...]
 
@@ -110,10 +110,11 @@ def _checked(vm: Interpreter, frame: Frame, symbol: str) -> None:
 
 @dataclass
 class Ended:
-    """The frame at the end of a side: its variables, its stack, or what it returns."""
+    """The frame at the end of a side: its variables, its stack, where it is, or what it returns."""
 
     fast: dict[str, Any]
     stack: list[Any]
+    ip: int
     result: Any = None
 
     def at(self, path: Path) -> Any:
@@ -129,8 +130,8 @@ def _read(value: Any) -> Any:
     return value.read() if type(value) is Unread else value
 
 
-def run_side(vm: Interpreter, frame: Frame, start: int, join: int) -> Ended:
-    """Run the frame from `start` to `join`, or to its end, and set it back to where it was.
+def run_side(vm: Interpreter, frame: Frame, start: int, joins: frozenset[int]) -> Ended:
+    """Run the frame from `start` to one of `joins`, or to its end, and set it back to where it was.
 
     Raises:
         Prevented: the side does more than compute, raises, or cannot be captured.
@@ -140,7 +141,7 @@ def run_side(vm: Interpreter, frame: Frame, start: int, join: int) -> Ended:
     frame.fast, frame.stack, frame.ip = dict(frame.fast), list(frame.stack), start
     vm.stop_at, vm.side, vm.steps_of = -1, Side(vm), _steps
     try:
-        return _run(vm, frame, _steps(frame.code), join)
+        return _run(vm, frame, _steps(frame.code), joins)
     except UserRaise as raised:
         raise Prevented(f"{type(raised.value).__name__} is raised in {Side(vm).place()}") from None
     except CaptureError as error:
@@ -152,9 +153,15 @@ def run_side(vm: Interpreter, frame: Frame, start: int, join: int) -> Ended:
         vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error = before
 
 
-def _run(vm: Interpreter, frame: Frame, steps: Any, join: int) -> Ended:
-    while frame.ip != join:
+def _run(vm: Interpreter, frame: Frame, steps: Any, joins: frozenset[int]) -> Ended:
+    leaving = vm.branches.loops.leaving
+    known = dict(leaving.cut) if leaving is not None and leaving.frame is frame else {}
+    while frame.ip not in joins:
         index = frame.ip
+        if index in known:
+            frame.stack.pop()
+            frame.ip = known[index]
+            continue
         frame.ip = index + 1
         handler, arg, touched = steps[index]
         vm.step = frame.begun = vm.step + 1
@@ -166,22 +173,25 @@ def _run(vm: Interpreter, frame: Frame, steps: Any, join: int) -> Ended:
         if vm.delayed_break is not None:
             raise Prevented(vm.delayed_break.reason)
         if signal is not None:
-            return Ended(frame.fast, frame.stack, frame.result)
-    return Ended(frame.fast, frame.stack)
+            return Ended(frame.fast, frame.stack, len(steps), frame.result)
+    return Ended(frame.fast, frame.stack, frame.ip)
 
 
 class Plan:
     """What the frame holds behind both sides: what is one value on both, and the paths to tensors of which one is chosen."""
 
-    def __init__(self, code: types.CodeType, join: int, known: set[int]) -> None:
-        self.code, self.join, self.known = code, join, known
+    def __init__(self, code: types.CodeType, joins: frozenset[int], known: set[int]) -> None:
+        self.code, self.joins, self.known = code, joins, known
         self.paths: list[Path] = []
 
     def ended(self, first: Ended, second: Ended) -> Any:
         """The state behind the branch, with a function of the chosen tensors for each value."""
-        if self.join == len(steps_of(self.code)):
+        if (first.ip == len(steps_of(self.code))) != (second.ip == len(steps_of(self.code))):
+            raise Prevented("one side alone returns")
+        if first.ip == len(steps_of(self.code)):
             return self._value(first.result, second.result, ("result", None))
-        names = [n for n in live_names(self.code, self.join) if n in first.fast or n in second.fast]
+        live = frozenset().union(*(live_names(self.code, join) for join in self.joins))
+        names = [n for n in live if n in first.fast or n in second.fast]
         odd = next((n for n in names if n not in first.fast or n not in second.fast), None)
         if odd is not None:
             raise Prevented(f"{odd} is bound on one side only")
@@ -207,7 +217,7 @@ class Plan:
         if kind is type(b) and kind in (tuple, list) and len(a) == len(b) and not {id(a), id(b)} & self.known:
             items = [self._value(x, y, (*path, k)) for k, (x, y) in enumerate(zip(a, b, strict=True))]
             return lambda chosen: kind([item(chosen) for item in items])
-        raise Prevented(f"{named(path)} is {_shown(a)} on one side and {_shown(b)} on the other")
+        raise Prevented(f"{named(path)} is {shown(a)} on one side and {shown(b)} on the other")
 
 
 def named(path: Path) -> str:
@@ -216,5 +226,6 @@ def named(path: Path) -> str:
     return name + "".join(f"[{place}]" for place in path[2:])
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in a few words."""
     return repr(value)[:40] if is_constant(value) else f"a {type(value).__name__}"

@@ -199,6 +199,7 @@ class _Attempt:
     outside: bool = False  # whether backward comes to hooks of the program's behind the graph
     refused: str | None = ""  # why the graph takes no checks
     unbranched: str | None = None  # why it takes no other branches
+    unlooped: str | None = None  # why it takes no loops
 
     def first(self) -> Capture:
         """Run it; again, up to an earlier place, where a break cannot be split."""
@@ -208,8 +209,9 @@ class _Attempt:
             try:
                 return self.run(stop)
             except Refused as refused:
-                self.refused = self.refused if refused.branches else refused.reason
-                self.unbranched, stop = refused.reason if refused.branches else self.unbranched, None
+                name = "unlooped" if refused.loops else "unbranched" if refused.branches else "refused"
+                setattr(self, name, refused.reason)
+                stop = None
             except CaptureError as error:
                 if isinstance(error, HooksOutside) and not self.outside:
                     self.outside = True
@@ -230,6 +232,7 @@ class _Attempt:
         vm.splits, vm.exporting = self.family is not None, self.exporting
         vm.gradients.outside = self.outside
         vm.checks.refused, vm.branches.refused = self.refused, self.unbranched
+        vm.branches.loops.refused = self.unlooped
         vm.label = "".join(
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
             for p in _definition(self.target)
@@ -473,6 +476,7 @@ def _finish(
         shown,
         late=emit.late,
         failing=failing,
+        lasting=vm.checks.only_begun(),
         draws=bool(failing) and not repeatable,
     )
     if entry.draws:

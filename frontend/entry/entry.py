@@ -42,6 +42,7 @@ class Entry:
     failing: tuple[
         int, ...
     ] = ()  # results of the graph: with one that is true, CPython runs the call (`branches.checks`)
+    lasting: bool = False  # whether such a call may well not raise: a loop runs no round
     draws: bool = False  # whether the state of random generators is set back for that
 
     def with_late(self, checks: Sequence[Statement]) -> Entry:

@@ -44,6 +44,7 @@ class Aside:
         out = self.out
         self._before = dict(out._node_of), dict(out._sym_nodes), set(out._written), out.size, out._first
         self._read = out.read.kept()
+        self._writes = len(out.writes)
         self._last = out.mark(_begins, ())  # placeholders of the main graph come before it
         self._inputs = [out._emit("placeholder", f"given_{k}", (), {}, fake) for k, fake in enumerate(self.given)]
         return self
@@ -64,10 +65,18 @@ class Aside:
 
     def writes(self, given: bool = True) -> bool:
         """Whether something was written to that was there before, or (`given`) was given."""
+        memory = {storage_of(t) for t in (*(self.given if given else ()), *self.there())}
+        return not memory.isdisjoint(self.written())
+
+    def written(self) -> set[int]:
+        """The memory that was written to, by its identity."""
+        return set(self.out.writes[self._writes :])
+
+    def there(self) -> list[Tensor]:
+        """What was there before: what the graph around has used or made."""
         inside = set(self._nodes())
-        there = [n.meta["example_value"] for n in self.out.graph.nodes if n not in inside]
-        memory = {storage_of(t) for t in (*(self.given if given else ()), *there) if isinstance(t, Tensor)}
-        return not memory.isdisjoint(self.out._written - self._before[2])
+        found = (n.meta["example_value"] for n in self.out.graph.nodes if n not in inside)
+        return [t for t in found if isinstance(t, Tensor)]
 
     def tensors(self) -> list[Tensor]:
         """What was given, and what was made of it."""

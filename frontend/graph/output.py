@@ -107,6 +107,7 @@ class OutputGraph:
         self._names: set[str] = set()
         self.numbers: Numbers | None = None
         self.read = ReadSizes()  # of results that are as large as values say
+        self.read.node = self.node
         self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
         self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
         self.modes = 0  # how often the program has set the grad mode, or asked for it
@@ -117,6 +118,7 @@ class OutputGraph:
         self.size = 0  # nodes recorded so far, placeholders not counted
         # Storages that calls wrote to: `.data` and its views count versions of their own.
         self._written: set[int] = set()
+        self.writes: list[int] = []  # the same, one for each write
         self.ended: list[OutputGraph] = []  # those of functions inside transforms that have returned
         self._break = data_dependent_errors()
         self._refused = unsupported_fake_errors()
@@ -374,7 +376,9 @@ class OutputGraph:
             raise UserRaise(error) from None
         count_writes(name, args, kwargs)
         written = [t for t, version in zip(given, versions, strict=True) if t._version != version]
-        self._written.update(map(_storage, written))
+        if written:
+            self.writes += map(_storage, written)
+            self._written.update(self.writes[-len(written) :])
         mutated = bool(written)
         if watch is not None and (stored := watch.done(name)):
             self._written |= stored

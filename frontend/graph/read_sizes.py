@@ -31,9 +31,13 @@ class ReadSizes:
 
     def __init__(self) -> None:
         self.allow: Callable[[], bool] = bool
+        self.node: Callable[[Tensor], fx.Node]
         self._first: GraphBreak | None = None  # where a number was read first
         self._numbers: dict[tuple[int, int], Any] = {}  # by the tensor, which the graph keeps, and its version
         self._shown: dict[sympy.Symbol, tuple[fx.Node, int | None, Any]] = {}
+        self.late: dict[
+            sympy.Symbol, tuple[Tensor, Any]
+        ] = {}  # those that are read where they are first asked for, of 0-dim tensors
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """`function(*args, **kwargs)`; a capture without symbols gets them with the first size that values decide."""
@@ -65,14 +69,24 @@ class ReadSizes:
 
     def shown(self, symbol: sympy.Symbol) -> tuple[Tensor, str]:
         """The tensor that shows a symbol, and what of it, as Python text."""
+        if symbol in self.late:
+            return self.late[symbol][0], ".item()"
         node, dim, _ = self._show(symbol)
         if dim is None:
             return node.args[0].meta["example_value"], ".item()"  # type: ignore[union-attr]
         return node.meta["example_value"], f".shape[{dim}]"
 
+    def tensor_of(self, out: Any, symbol: sympy.Symbol) -> Tensor:
+        """A 0-dim tensor that holds a symbol of which only the running program knows the number, or a size of the graph's."""
+        if symbol in self.late:
+            return self.late[symbol][0]
+        if symbol in self._shown and self._shown[symbol][1] is None:
+            return self._shown[symbol][0].args[0].meta["example_value"]  # type: ignore[union-attr,no-any-return]
+        raise GraphBreak("a size decides together with a tensor's value")
+
     def any(self) -> bool:
         """Whether the graph has one."""
-        return bool(self._shown)
+        return bool(self._shown or self.late)
 
     def check_gradients(self, info: Any) -> None:
         """Break where a number was read, if the graph takes gradients: checks of numbers are lost where torch traces these."""
@@ -101,7 +115,9 @@ class ReadSizes:
 
     def no_float(self, value: Any) -> Any:
         """The value, which is no float that is made of such a number: operators take none."""
-        if type(value) is torch.SymFloat and not self._shown.keys().isdisjoint(value.node.expr.free_symbols):
+        if type(value) is not torch.SymFloat or not (self._shown or self.late):
+            return value
+        if any(s in self._shown or s in self.late for s in value.node.expr.free_symbols):
             raise GraphBreak("a number that depends on a tensor's values becomes a float")
         return value
 
@@ -117,6 +133,9 @@ class ReadSizes:
 
     def node_of(self, symbol: sympy.Symbol, emit: Callable[..., fx.Node]) -> fx.Node:
         """A node for a symbol, which `emit` makes."""
+        if symbol in self.late:
+            tensor, value = self.late[symbol]
+            return emit("call_method", "item", (self.node(tensor),), {}, value)
         node, dim, size = self._show(symbol)
         return node if dim is None else emit("call_method", "size", (node, dim), {}, size)
 

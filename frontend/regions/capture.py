@@ -32,6 +32,7 @@ __all__ = [
     "emit",
     "is_tracked",
     "over",
+    "owned",
     "read_by",
     "result_like",
     "rule",
@@ -95,7 +96,7 @@ def captured(vm: Interpreter, what: str, function: Any, args: Sequence[Any], giv
             raise GraphBreak(f"{what} gives something else than tensors")
         if aside.writes():
             raise GraphBreak(f"{what} writes to a tensor that it did not make")
-        results = _owned(vm, what, leaves, aside.tensors())
+        results = owned(vm, what, leaves, aside.tensors())
         module, reads = aside.finish(results)
         if not all(isinstance(r, Tensor) for r in reads):
             raise GraphBreak(f"{what} reads a number that changes between calls")
@@ -104,7 +105,7 @@ def captured(vm: Interpreter, what: str, function: Any, args: Sequence[Any], giv
     return Body(module, reads, results, tree)
 
 
-def _owned(vm: Interpreter, what: str, results: Sequence[Tensor], made: Sequence[Tensor]) -> list[Tensor]:
+def owned(vm: Interpreter, what: str, results: Sequence[Tensor], made: Sequence[Tensor]) -> list[Tensor]:
     """The results, in memory that is theirs alone."""
     inside = {storage_of(t) for t in made if not t._is_view()}
     taken, found = set[int](), list[Tensor]()

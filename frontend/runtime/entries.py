@@ -367,7 +367,7 @@ class Runtime:
         # Where nothing was changed when a graph raises, eager shows what the program does up to the line that raises.
         repeatable = made.repeatable and (not made.writes or getattr(graph, "writes_last", False))
         checks = bool(made.entry.failing)
-        again = self._again(checks or repeatable, made.guards) if checks or made.repeatable else None
+        again = self._again(checks or repeatable, made) if checks or made.repeatable else None
         entry = made.compile_entry(graph, MISS, again)
         function = self._function() if self._function is not None else None
         stays = not any(g.is_replaceable() for g in made.guards.parts.values())  # what is inlined is never dropped
@@ -417,17 +417,17 @@ class Runtime:
         self._tell("on_compile", time.perf_counter() - start)
         return graph
 
-    def _again(self, always: bool, guards: GuardSet) -> Callable[[Exception | None, tuple[Any, ...]], Any]:
+    def _again(self, always: bool, made: Capture) -> Callable[[Exception | None, tuple[Any, ...]], Any]:
         """What an entry does where its graph raises before anything was changed: eager raises where the program does,
         after its effects so far. Without `always`, where the error says that nothing was written. Where the error is None, a check
         of the program's has failed."""
-        reference = weakref.ref(self)
+        reference, guards, lasting = weakref.ref(self), made.guards, made.entry.lasting
 
         def again(error: Exception | None, values: tuple[Any, ...]) -> Any:
             runtime = reference()
             if error is None:
                 assert runtime is not None  # the compiled function is being called
-                return runtime._unchecked(dict(zip(runtime.parameters.names, values, strict=True)), guards)
+                return runtime._unchecked(dict(zip(runtime.parameters.names, values, strict=True)), guards, lasting)
             kept = not always and not hasattr(error, "unwritten")
             if runtime is None or kept or hasattr(error, "blames_backend") or hasattr(error, "of_program"):
                 raise error
@@ -444,10 +444,10 @@ class Runtime:
 
         return again
 
-    def _unchecked(self, values: dict[str, Any], guards: GuardSet) -> Any:
-        """A call in which a check fails. Where eager does not raise, as the program catches it, it is no check from now on."""
+    def _unchecked(self, values: dict[str, Any], guards: GuardSet, lasting: bool) -> Any:
+        """A call in which a check fails. Where eager does not raise, as the program catches it, it is no check from now on, unless `lasting`."""
         result = self.eager(values)
-        if not self.options.fullgraph:
+        if not self.options.fullgraph and not lasting:
             self.checks = False
             self._drop(guards)
         return result

@@ -99,6 +99,19 @@ def unknown_float(shape_env: Any) -> Any:
     return made
 
 
+def unknown_int(shape_env: Any, low: int | None = None, high: int | None = None) -> Any:
+    """A SymInt that only the running program knows, within these inclusive bounds."""
+    made = shape_env.create_unbacked_symint()
+    shape_env.pending_fresh_unbacked_symbols.clear()
+    if low is not None or high is not None:
+        from torch.utils._sympy.numbers import int_oo
+        from torch.utils._sympy.value_ranges import ValueRanges
+
+        limits = ValueRanges(-int_oo if low is None else low, int_oo if high is None else high)
+        shape_env.var_to_range[made.node._expr] = limits
+    return made
+
+
 def unknown_symbol(value: Any) -> Any:
     """The symbol that a symbolic number is, where only the running program knows it; else None."""
     expr = value.node._expr if isinstance(value, torch.SymInt) else None

@@ -1,0 +1,259 @@
+"""What a round of a loop begins and ends with: the frame, what of it changes, and what else must not."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..bytecode.frame import Frame
+from ..errors import GraphBreak
+from ..gradients.state import VisibleState
+from ..graph.truths import as_tensor, number_in
+from ..guards.sameness import indistinguishable
+from ..regions.capture import result_like
+from ..state import Interpreter
+from ..values.constant import has_identity, is_constant
+from ..values.kinds import isinstance
+from ..values.lazy import Unread
+from .sides import Path, Prevented, named, shown
+
+__all__ = ["Counter", "Kinds", "State", "Surroundings"]
+
+_RANGE = type(iter(range(0)))
+_ITERATORS = (_RANGE, *map(type, (iter([]), iter(()), iter({}), iter(""), enumerate([]), zip(), map(int, []))))
+
+
+@dataclass(frozen=True)
+class Counter:
+    """The iterator of a range: how many items have been taken."""
+
+    items: range
+    position: Any
+
+    @staticmethod
+    def of(value: Any) -> Counter | None:
+        """What an iterator of a range is at; None of anything else."""
+        if type(value) is not _RANGE:
+            return None
+        items: Any = value.__reduce__()[1][0]
+        return Counter(items, len(items) - operator.length_hint(value))
+
+    @property
+    def length(self) -> int:
+        """How many items there are."""
+        return len(self.items)
+
+    def item(self) -> Any:
+        """The next item."""
+        return self.items.start + self.position * self.items.step
+
+    def next(self) -> Counter:
+        """The iterator behind it."""
+        return Counter(self.items, self.position + 1)
+
+
+@dataclass
+class State:
+    """A frame's variables and stack; `names` are the variables that are read from here on."""
+
+    fast: dict[str, Any]
+    stack: list[Any]
+    names: frozenset[str]
+
+    @staticmethod
+    def of(frame: Frame, names: frozenset[str]) -> State:
+        """As it stands."""
+        return State(dict(frame.fast), list(frame.stack), names)
+
+    def put(self, frame: Frame) -> None:
+        """Set the frame to it."""
+        frame.fast, frame.stack = dict(self.fast), list(self.stack)
+
+    def values(self) -> Iterator[tuple[Path, Any]]:
+        """What is read from here on."""
+        yield from ((("variable", name), self.fast[name]) for name in sorted(self.names & self.fast.keys()))
+        yield from ((("stack", k), value) for k, value in enumerate(self.stack))
+
+    def is_same(self, other: State) -> bool:
+        """Whether all values are the same objects."""
+        mine, others = dict(self.values()), dict(other.values())
+        return mine.keys() == others.keys() and all(value is others[path] for path, value in mine.items())
+
+
+class Kinds:
+    """What is carried from round to round, by where it is: a tensor, or a number of a type."""
+
+    def __init__(self, vm: Interpreter, device: torch.device) -> None:
+        self.vm, self.device = vm, device
+        self.found: dict[Path, type] = {}
+
+    def size(self) -> int:
+        """How many values are carried."""
+        return len(self.found)
+
+    def names(self) -> list[str]:
+        """What they are called."""
+        return list(map(named, self.found))
+
+    def find(self, before: State, behind: State) -> None:
+        """Note what a round has changed. Raises Prevented where that cannot be carried."""
+        if len(before.stack) != len(behind.stack):
+            raise Prevented("a round of the loop leaves values on the stack")
+        first, second = dict(before.values()), dict(behind.values())
+        odd = next((path for path in first.keys() ^ second.keys()), None)
+        if odd is not None:
+            raise Prevented(f"{named(odd)} is bound on one side of a round of the loop only")
+        for path, value in first.items():
+            self._compare(path, value, second[path])
+
+    def _compare(self, path: Path, a: Any, b: Any) -> None:
+        a, b = (v.read() if type(v) is Unread else v for v in (a, b))
+        if path in self.found:
+            if self._kind(b) is not self.found[path]:
+                raise Prevented(f"{named(path)} is {shown(a)} before a round of the loop and {shown(b)} behind it")
+            return
+        if a is b or is_constant(a) and is_constant(b) and indistinguishable(a, b) and not has_identity(a):
+            return
+        parts, others = _parts(a), _parts(b)
+        kind = self._kind(a)
+        if kind is not None and self._kind(b) is kind:
+            self.found[path] = kind
+        elif parts is None or others is None or type(a) is not type(b) or len(parts) != len(others):
+            raise Prevented(f"{named(path)} is {shown(a)} before a round of the loop and {shown(b)} behind it")
+        else:
+            for k, (x, y) in enumerate(zip(parts, others, strict=True)):
+                self._compare((*path, k), x, y)
+
+    def _kind(self, value: Any) -> type | None:
+        if isinstance(value, Tensor):
+            return Tensor
+        kind = self.vm.type_of(value)
+        return kind if kind in (bool, int, float) else None
+
+    def tensors(self, state: State) -> list[Tensor]:
+        """The tensors that are carried."""
+        return [value for value in self._carried(state) if isinstance(value, Tensor)]
+
+    def likes(self, state: State) -> list[Tensor]:
+        """New tensors like those that are carried."""
+        return [
+            result_like(value) if kind is Tensor else torch.empty((), dtype=_DTYPES[kind], device=self.device)
+            for (path, kind), value in zip(self.found.items(), self._carried(state), strict=True)
+        ]
+
+    def leaves(self, state: State) -> list[Tensor]:
+        """What is carried, as tensors."""
+        found = []
+        for (path, kind), value in zip(self.found.items(), self._carried(state), strict=True):
+            made = value if kind is Tensor else as_tensor(self.vm, value, kind, self.device)
+            if made is None:
+                raise Prevented(f"{named(path)} is a number that changes between calls")
+            found.append(made)
+        return found
+
+    def _carried(self, state: State) -> list[Any]:
+        values, found = dict(state.values()), []
+        for path in self.found:
+            value = values[path[:2]]
+            for place in path[2:]:
+                value = value.read() if type(value) is Unread else value
+                value = (_parts(value) or ())[place]
+            found.append(value.read() if type(value) is Unread else value)
+        return found
+
+    def filled(self, state: State, tensors: Sequence[Tensor]) -> State:
+        """The state with these for what is carried."""
+        made: dict[Path, Any] = {}
+        for (path, kind), tensor in zip(self.found.items(), tensors, strict=True):
+            value = tensor if kind is Tensor else number_in(self.vm, tensor, kind)
+            if value is None:
+                raise Prevented(f"{named(path)}, a number, changes in the loop")
+            made[path] = value
+        fast = {name: self._rebuilt(("variable", name), value, made) for name, value in state.fast.items()}
+        stack = [self._rebuilt(("stack", k), value, made) for k, value in enumerate(state.stack)]
+        return State(fast, stack, state.names)
+
+    def _rebuilt(self, path: Path, value: Any, made: dict[Path, Any]) -> Any:
+        if path in made:
+            return made[path]
+        if not any(found[: len(path)] == path for found in made):
+            return value
+        value = value.read() if type(value) is Unread else value
+        parts = [self._rebuilt((*path, k), part, made) for k, part in enumerate(_parts(value) or ())]
+        return Counter(value.items, parts[0]) if type(value) is Counter else type(value)(parts)
+
+
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+def _parts(value: Any) -> Sequence[Any] | None:
+    """What a value is made of, of kinds that are made again with other parts."""
+    if type(value) is Counter:
+        return (value.position,)
+    return value if type(value) in (tuple, list) else None
+
+
+class Surroundings:
+    """What a round must leave as it is: all that the program can see but the frame's own variables and tensors' values."""
+
+    def __init__(self, vm: Interpreter, frame: Frame) -> None:
+        self.vm, self.frame = vm, frame
+        self.state = _Visible(vm)
+        self.roots = [*(v for f in vm.frames for v in (*f.fast.values(), *f.stack)), *vm.created.values()]  # type: ignore[attr-defined]
+        self.before = self._now()
+
+    def _now(self) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        ahead = list(self.roots)
+        while ahead:
+            value = ahead.pop()
+            if id(value) in found:
+                continue
+            inner = self._inside(value)
+            if inner is not None:
+                found[id(value)] = value, [id(v) for v in inner]
+                ahead += inner
+        return found
+
+    def _inside(self, value: Any) -> list[Any] | None:
+        kind = type(value)
+        if kind in (list, tuple, set):
+            return list(value)
+        if kind is dict:
+            return [*value, *value.values()]
+        if not self.vm.is_created(value):
+            return None
+        if kind is types.CellType:
+            return [value.cell_contents] if _is_full(value) else []
+        if isinstance(value, _ITERATORS):
+            raise GraphBreak("an iterator is kept in a variable around the loop")
+        names = getattr(value, "__dict__", None)
+        return [*names, *names.values()] if type(names) is dict else []
+
+    def changed(self) -> bool:
+        """Whether anything is not as it was."""
+        if self.state.is_changed():
+            return True
+        now = self._now()
+        return any(now.get(key, (None, None))[1] != ids for key, (_, ids) in self.before.items())
+
+
+def _is_full(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+class _Visible(VisibleState):
+    """Without the tensors that are written to: the loop gives these new values."""
+
+    def _tensors(self) -> list[tuple[int, bool]]:
+        return []

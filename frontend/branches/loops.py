@@ -1,0 +1,401 @@
+"""Loops: a `while` or `for` that a tensor's value ends becomes one `while_loop` of the graph.
+
+The round is run by the interpreter from one time that the condition is asked for to the next. What it computes is carried: variables and
+values on the stack that change, as tensors (numbers as tensors without dimensions), and tensors that it writes to, whose memory the
+loop's result is copied to. What a round may not do:
+
+- change anything else that the program sees, draw random numbers, raise, wait;
+- take items of anything but a range;
+- give a variable another dtype, size, stride, device, nesting or kind than it had before;
+- leave the loop in its middle: between the condition and another way out there are only a few operators that cannot fail, which the
+  condition of the loop computes, too;
+- compute what gradients are wanted through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..bytecode.frame import Frame
+from ..bytecode.liveness import live_names
+from ..bytecode.opcodes import steps_of
+from ..entry.nature import may_draw
+from ..errors import CaptureError, GraphBreak, UserRaise
+from ..graph.aside import storage_of
+from ..graph.truths import as_tensor, tensor_of_truth
+from ..regions.capture import Body, emit, is_tracked, over, owned, read_by, result_like, same, single
+from ..state import Interpreter
+from ..torch_private.regions import WHILE_LOOP
+from ..values.kinds import isinstance
+from ..values.lazy import Unread
+from .checks import Refused
+from .loop_shape import Shape, shape_of
+from .loop_state import Counter, Kinds, State, Surroundings
+from .selects import is_cheap, name_of, pieces_of, taken
+from .sides import Prevented, Side
+
+__all__ = ["Loops"]
+
+_CHEAP = 12  # operators between the condition and another way out
+_ATTEMPTS = 6
+
+
+class Round(Side):
+    """A round of a loop while it runs: anything may be called, what that changes is seen afterwards."""
+
+    def check(self, function: Any) -> None:
+        """Nothing is known before."""
+
+
+@dataclass
+class Arrived:
+    """The frame where the condition is asked for again, and what the ways out on the way were: instruction, truth that stays, operators before."""
+
+    state: State
+    stays: Tensor | None
+    tests: list[tuple[int, Tensor, list[fx.Node], State]]
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A loop that has ended; `cut` is the way out that was taken where its condition still holds: instruction, where to."""
+
+    frame: Frame
+    shape: Shape
+    cut: frozenset[tuple[int, int]]
+
+
+class Loops:
+    """Those of one capture. `refused` says why there may be none."""
+
+    def __init__(self) -> None:
+        self.refused: str | None = None
+        self.running: list[tuple[Frame, Shape]] = []
+        self.leaving: Leaving | None = None  # the loop whose way out is being found
+
+    def shape(self, vm: Interpreter, frame: Frame) -> Shape | None:
+        """The loop whose condition the conditional jump that runs asks for."""
+        found = shape_of(frame.code, frame.ip - 1)
+        return found if found is not None and frame.ip - 1 in found.tests else None
+
+    @contextmanager
+    def left(self, frame: Frame, shape: Shape, last: int) -> Iterator[Leaving]:
+        """Inside, the way out at the instruction `last` is known to be taken."""
+        before, self.leaving = self.leaving, Leaving(frame, shape, frozenset([(last, shape.tests[last].leave)]))
+        try:
+            yield self.leaving
+        finally:
+            self.leaving = before
+
+    def run(
+        self, vm: Interpreter, frame: Frame, shape: Shape, predicate: Tensor
+    ) -> tuple[State, tuple[Tensor, int] | None]:
+        """The frame as it is when the loop ends, at its condition; the condition then and the last way out, where the ways out differ.
+
+        Raises Prevented where there can be no loop in the graph.
+        """
+        if self.refused is not None:
+            raise Prevented(self.refused)
+        if any(f is frame and not shape.inside < s.inside for f, s in self.running):
+            raise Prevented(f"the loop is left in the middle of a round by {Side(vm).place()}")
+        index = frame.ip - 1
+        loop = _Loop(vm, frame, shape, index, predicate)
+        surroundings = Surroundings(vm, frame)
+        self.running.append((frame, shape))
+        try:
+            ended = loop.record()
+            if surroundings.changed():
+                raise Refused("the loop changes something that the program sees", loops=True)
+            return ended, None if loop.same_end else (loop.first, loop.last_test)
+        except (Prevented, GraphBreak) as error:
+            loop.give_back()
+            if surroundings.changed() or loop.written:
+                raise Refused(str(error), loops=True) from None
+            if isinstance(error, GraphBreak):
+                raise Prevented(error.reason) from None
+            raise
+        finally:
+            self.running.pop()
+
+
+class _Loop:
+    """One loop while it is recorded: what is carried, and what is known of its ways out."""
+
+    def __init__(self, vm: Interpreter, frame: Frame, shape: Shape, index: int, predicate: Tensor) -> None:
+        self.vm, self.frame, self.shape, self.index = vm, frame, shape, index
+        self.device = predicate.device
+        self.kinds = Kinds(vm, self.device)
+        self.written: list[Tensor] = []  # tensors from before that a round writes to
+        self.real_stack = list(frame.stack)
+        test = shape.tests[index]
+        truth = taken(vm, predicate)
+        self.first = truth if test.truth else vm.out.call_function(torch.logical_not, (truth,), {})
+        if any(test.truth is None for test in shape.tests.values()):
+            for place in reversed(range(len(frame.stack))):
+                counter = Counter.of(frame.stack[place])
+                if counter is not None:
+                    frame.stack[place] = counter
+                    self.kinds.found["stack", place, 0] = int
+                    break
+        self.names = live_names(frame.code, test.stay) | live_names(frame.code, test.leave)
+        self.start = State.of(frame, self.names)
+        self.last = 0  # how many ways out there are in a round
+        self.same_end, self.last_test = True, -1
+
+    def give_back(self) -> None:
+        """There is no loop: the frame as it was."""
+        self.frame.stack[:] = self.real_stack
+
+    # ---- what is carried ----
+
+    def find(self) -> None:
+        """Run a round until nothing more is found to be carried."""
+        vm = self.vm
+        for _ in range(_ATTEMPTS):
+            known = self.kinds.size(), len(self.written)
+            given = self.given()
+            with vm.out.beside(given) as aside:
+                self.enter(given)
+                arrived = self.run()
+                nodes = pieces_of(aside)
+                random = next(filter(may_draw, nodes), None)
+                if random is not None:
+                    raise Prevented(f"{random.name} draws random numbers in the loop")
+                self.kinds.find(self.start, arrived.state)
+                self.note_written(aside, given)
+                self.check_tests(arrived)
+            if known == (self.kinds.size(), len(self.written)):
+                return
+        raise Prevented("what a round of the loop carries on does not settle")
+
+    def check_tests(self, arrived: Arrived) -> None:
+        self.last = len(arrived.tests)
+        self.same_end, self.last_test = True, arrived.tests[-1][0] if arrived.tests else -1
+        leave = self.shape.tests[self.index].leave
+        for at, _, before, state in arrived.tests:
+            odd = next((n for n in before if not is_cheap(n)), None)
+            if odd is not None or len(before) > _CHEAP:
+                line = self.frame.program.instructions[at].line
+                what = name_of(odd) if odd else f"more than {_CHEAP} operators"
+                raise Prevented(f"the loop is left in the middle of a round (line {line}), behind {what}")
+            self.same_end &= self.shape.tests[at].leave == leave and state.is_same(self.entered)
+
+    def note_written(self, aside: Any, given: Sequence[Tensor]) -> None:
+        """Which tensors from before a round writes to."""
+        memory = {storage_of(t) for t in given}
+        for storage in aside.written():
+            if storage in memory:
+                raise Prevented("the loop writes to a tensor that a variable is bound to anew in it")
+            if any(storage_of(t) == storage for t in self.written):
+                continue
+            found = next((t for t in aside.there() if storage_of(t) == storage and not t._is_view()), None)
+            if found is not None:
+                if found.requires_grad or torch.empty_like(found).stride() != found.stride():
+                    raise Prevented("the loop writes to a tensor that requires gradients, or has gaps")
+                self.written.append(found)
+            elif not any(storage_of(t) == storage for t in aside.made()):
+                raise Prevented("the loop writes to a view of a tensor that is not known")
+
+    # ---- running a round ----
+
+    def given(self) -> list[Tensor]:
+        """New tensors for all that is carried."""
+        return [result_like(self.first), *self.kinds.likes(self.start), *map(result_like, self.written)]
+
+    def enter(self, given: Sequence[Tensor]) -> None:
+        """Set the frame to the beginning of a round, where these tensors are carried."""
+        out = self.vm.out
+        count = len(given) - len(self.written)
+        for tensor, taken_for in zip(self.written, given[count:], strict=True):
+            made = out.call_method("clone", (taken_for,), {})
+            out._node_of[id(tensor)] = out.node(made)
+        self.entered = self.kinds.filled(self.start, given[1:count])
+
+    def run(self, tests: int | None = None) -> Arrived:
+        """Run until the condition is asked for again, or this many ways out have been passed."""
+        vm, frame = self.vm, self.frame
+        kept = {name: getattr(frame, name) for name in ("fast", "stack", "ip", "begun", "before", "result")}
+        before = vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error
+        modes = torch.is_grad_enabled(), len(vm.scopes), len(vm.open_scopes)
+        self.entered.put(frame)
+        frame.ip = self.shape.tests[self.index].stay
+        vm.stop_at, vm.side, vm.steps_of = -1, Round(vm), steps_of
+        try:
+            arrived = self._run(tests)
+            if (torch.is_grad_enabled(), len(vm.scopes), len(vm.open_scopes)) != modes:
+                raise Prevented("a round of the loop changes a mode")
+            return arrived
+        except UserRaise as raised:
+            raise Prevented(f"{type(raised.value).__name__} is raised in {Side(vm).place()}") from None
+        except CaptureError as error:
+            line = error.frames[-1] if error.frames else vm.places()[-1]
+            raise Prevented(f"`{line.text}` (line {line.lineno}) cannot be captured: {error.reason}") from None
+        finally:
+            for name, value in kept.items():
+                setattr(frame, name, value)
+            vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error = before
+
+    def _run(self, wanted: int | None) -> Arrived:
+        vm, frame, found = self.vm, self.frame, list[Any]()
+        steps, begun = steps_of(frame.code), next(reversed(vm.out.graph.nodes))
+        while True:
+            index = frame.ip
+            if index in self.shape.heads:
+                stays = self.asked(index)
+                frame.pop()
+                return Arrived(State.of(frame, self.names), stays, found)
+            if index in self.shape.tests:
+                if wanted == len(found):
+                    return Arrived(State.of(frame, self.names), None, found)
+                if (more := self.undecided(index)) is not None:
+                    found.append((index, more, _behind(begun), State.of(frame, self.names)))
+                    frame.ip = self.shape.tests[index].stay
+                    continue
+            frame.ip = index + 1
+            handler, arg, touched = steps[index]
+            vm.step = frame.begun = vm.step + 1
+            frame.before = frame.stack[:]
+            vm.out_size = vm.out.size
+            if vm.unread and touched:
+                vm.read_operands(frame, touched, arg)
+            signal = handler(vm, frame, arg)
+            if vm.delayed_break is not None:
+                raise Prevented(vm.delayed_break.reason)
+            if signal is not None:
+                raise Prevented(f"the loop is left in the middle of a round by {Side(vm).place()}")
+
+    def undecided(self, index: int) -> Tensor | None:
+        """Whether the loop goes on at a way out, as a tensor, with what it asks for taken off the stack; None where that is known."""
+        vm, frame = self.vm, self.frame
+        top = frame.stack[-1]
+        if self.shape.tests[index].truth is None:
+            if type(top) is not Counter:
+                raise Prevented(f"the loop takes its items of a {vm.type_of(top).__name__}")
+            more = as_tensor(vm, top.position < top.length, bool, self.device)
+            frame.stack[-1] = top.next()
+            frame.push(top.item())
+            return more
+        value = top.read() if type(top) is Unread else top
+        truth = tensor_of_truth(vm, value)
+        if not isinstance(truth, Tensor) or getattr(truth, "constant", None) is not None:
+            if vm.truth(value) is not self.shape.tests[index].truth:
+                raise Prevented(f"the loop is left in the middle of a round by {Side(vm).place()}")
+            return None
+        frame.pop()
+        return self.stay(truth, index)
+
+    def stay(self, truth: Tensor, index: int) -> Tensor:
+        if truth.numel() != 1:
+            raise Prevented("the truth of a tensor of more than one number is asked for")
+        made = taken(self.vm, truth)
+        return made if self.shape.tests[index].truth else self.vm.out.call_function(torch.logical_not, (made,), {})
+
+    def asked(self, index: int) -> Tensor:
+        """The condition on top of the stack: whether there is another round."""
+        value = self.frame.stack[-1]
+        truth = tensor_of_truth(self.vm, value.read() if type(value) is Unread else value)
+        if isinstance(truth, Tensor):
+            if truth.device != self.device:
+                raise Prevented("the condition of the loop moves to another device")
+            return self.stay(truth, index)
+        known = self.vm.truth(truth) is self.shape.tests[index].truth
+        made = as_tensor(self.vm, known, bool, self.device)
+        assert made is not None
+        return made
+
+    # ---- recording ----
+
+    def record(self) -> State:
+        """The node; the state behind it."""
+        vm = self.vm
+        if vm.out.inside or vm.generators:
+            raise Prevented("")
+        self.find()
+        given = self.given()
+        with vm.out.beside(given) as aside:
+            self.enter(given)
+            arrived = self.run(self.last)
+            stays = given[0]
+            for _, one, _, _ in arrived.tests:
+                stays = vm.out.call_function(torch.logical_and, (stays, one), {})
+            asked = self.body(aside, [stays], [])
+        with vm.out.beside(given) as aside:
+            self.enter(given)
+            arrived = self.run()
+            assert arrived.stays is not None
+            carried = self.kinds.leaves(arrived.state)
+            around = self.around(aside, given, carried)
+            again = self.body(aside, [arrived.stays, *carried], self.written)
+        with torch.no_grad():
+            leaves = [self.first, *self.kinds.leaves(self.start), *self.written]
+        self.check(leaves, again.results)
+        read = read_by(asked, again)
+        if is_tracked([*leaves, *read]):
+            raise Prevented("gradients are wanted through the loop")
+        vm.out.modes += 1
+        made = emit(vm, WHILE_LOOP, (single(over(asked, read)), over(again, read), leaves, read), again.results)
+        count = len(made) - len(self.written)
+        for tensor, result in zip(self.written, made[count:], strict=True):
+            vm.out.call_method("copy_", (tensor, result), {})
+        choices, outermost = vm.branches.choices, len(vm.branches.loops.running) == 1 and not vm.branches.depth
+        for kind, result, before in zip(self.kinds.found.values(), made[1:count], leaves[1:count], strict=True):
+            if kind is not Tensor:
+                continue
+            if outermost:
+                choices.note_first(result, before, self.first)
+            else:
+                choices.note(result, before)
+            if around:
+                choices.note(result, before, *around)
+        self.first = made[0]
+        return self.kinds.filled(self.start, made[1:count])
+
+    def body(self, aside: Any, results: list[Tensor], written: list[Tensor]) -> Body:
+        made = aside.tensors()
+        memory = {storage_of(t) for t in written}
+        if any(storage_of(t) in memory for t in results):
+            raise Prevented("a variable of the loop is a part of a tensor that the loop writes to")
+        results = [*owned(self.vm, "the loop", results, made), *written]
+        module, reads = aside.finish(results)
+        if not all(isinstance(r, Tensor) for r in reads):
+            raise Prevented("the loop reads a number that changes between calls")
+        if any(storage_of(r) == storage_of(t) for r in reads for t in self.written):
+            raise Prevented("the loop writes to a tensor and reads another one of the same memory")
+        return Body(module, reads, results, None)  # type: ignore[arg-type]
+
+    def around(self, aside: Any, given: Sequence[Tensor], carried: Sequence[Tensor]) -> list[Tensor]:
+        """What in eager may share memory with what is carried, beside what it was before."""
+        kinds = self.kinds.found.values()
+        memory = [storage_of(t) for t, kind in zip(carried, kinds, strict=True) if kind is Tensor]
+        found = [t for t in aside.there() if storage_of(t) in memory]
+        if len({*memory, *map(storage_of, given)}) < len(memory) + len(given):
+            found += self.kinds.tensors(self.start)
+        return found
+
+    def check(self, before: Sequence[Tensor], behind: Sequence[Tensor]) -> None:
+        """Raises Prevented where a round gives something else than it takes."""
+        names = ["the condition", *self.kinds.names(), *("a tensor" for _ in self.written)]
+        for name, a, b in zip(names, before, behind, strict=True):
+            for what, x, y in (
+                ("dtype", a.dtype, b.dtype),
+                ("sizes", list(a.shape), list(b.shape)),
+                ("device", a.device, b.device),
+                ("strides", list(a.stride()), list(b.stride())),
+            ):
+                if not same(x, y):
+                    raise Prevented(f"{name} has the {what} {x} before a round of the loop and {y} behind it")
+
+
+def _behind(node: fx.Node) -> list[fx.Node]:
+    found, node = list[fx.Node](), node.next
+    while node.op != "root":
+        if node.op.startswith(("call", "get_attr")):
+            found.append(node)
+        node = node.next
+    return found

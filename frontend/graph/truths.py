@@ -1,0 +1,127 @@
+"""Truths and numbers that only the running program knows, as tensors of the graph and back.
+
+`tensor_of_truth` is for what decides (`if`, `while`, `assert`): a comparison of numbers that were read of tensors is one of these tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+
+from ..errors import GraphBreak
+from ..state import Interpreter
+from ..torch_private.fake import data_dependent_errors
+from ..torch_private.symbols import unknown_int
+from ..values.kinds import isinstance
+
+_UNKNOWN: Any = (GraphBreak, *data_dependent_errors())
+
+__all__ = ["as_tensor", "number_in", "tensor_of_truth", "truth_in", "undecided"]
+
+
+def undecided(vm: Interpreter, value: Any) -> Tensor | None:
+    """The truth of a symbolic number as a tensor, where only the running program knows it; else None."""
+    if type(value) not in (torch.SymBool, torch.SymInt) or not vm.out.read.is_read(value):
+        return None
+    try:
+        bool(value)
+    except _UNKNOWN:
+        expr = value.node.expr
+        return _tensor(vm, expr if type(value) is torch.SymBool else sympy.Ne(expr, 0))
+    return None
+
+
+def tensor_of_truth(vm: Interpreter, value: Any) -> Any:
+    """What decides by `value`: a tensor where only the running program knows it, else the value."""
+    found = undecided(vm, value)
+    return value if found is None else found
+
+
+def truth_in(vm: Interpreter, tensor: Tensor) -> Any:
+    """`bool(tensor)` as a symbol; None where there can be none."""
+    if not vm.out.is_known(tensor) or not vm.dynamic.may_be_late() or any(n != 1 for n in tensor.shape):
+        return None
+    with torch.no_grad():
+        made = vm.out.call_method("reshape", (tensor, ()), {}) if tensor.dim() else tensor
+        made = vm.out.call_function(torch.ne, (made, 0), {})
+    symbol = unknown_int(vm.out.shape_env, 0, 1)
+    vm.out.read.late[symbol.node.expr] = vm.out.call_method("to", (made, torch.int64), {}), symbol
+    return symbol != 0
+
+
+def number_in(vm: Interpreter, tensor: Tensor, kind: type) -> Any:
+    """The number of this kind in a 0-dim tensor that nobody writes to."""
+    if kind is bool:
+        return truth_in(vm, tensor)
+    if kind is float:
+        return vm.dynamic.late_item(tensor)
+    if not vm.dynamic.may_be_late():
+        return None
+    symbol = unknown_int(vm.out.shape_env)
+    vm.out.read.late[symbol.node.expr] = tensor, symbol
+    return symbol
+
+
+def as_tensor(vm: Interpreter, value: Any, kind: type, device: torch.device) -> Tensor | None:
+    """A number as a 0-dim tensor; None where there is no rule for it."""
+    dtype = _DTYPES[kind]
+    with torch.no_grad():
+        if type(value) is kind:
+            return vm.out.call_function(torch.full, ((), value), {"dtype": dtype, "device": device})  # type: ignore[no-any-return]
+        late = vm.dynamic.late(value)
+        if late is not None:
+            return late
+        if type(value) is torch.SymFloat:
+            return None
+        made = _tensor(vm, value.node.expr)
+        return made if made.dtype == dtype else None
+
+
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+def _tensor(vm: Interpreter, expr: Any) -> Any:
+    """A 0-dim tensor that holds what an expression of numbers does; a number for one without symbols."""
+    if expr.is_Integer:
+        return int(expr)
+    if expr in (sympy.true, sympy.false):
+        return bool(expr)
+    if expr.is_Symbol:
+        return vm.out.read.tensor_of(vm.out, expr)
+    function = _FUNCTIONS.get(type(expr).__name__)
+    if function is None:
+        raise GraphBreak(f"a number that depends on a tensor's values decides: {expr}")
+    with torch.no_grad():
+        made, *rest = (_tensor(vm, part) for part in expr.args)
+        if not rest:
+            return vm.out.call_function(function, (made,), {})
+        for part in rest:
+            if not isinstance(made, Tensor):
+                flipped = _FLIPPED.get(function, function)
+                made = (
+                    vm.out.call_function(flipped, (part, made), {})
+                    if isinstance(part, Tensor)
+                    else function(made, part)
+                )
+            else:
+                made = vm.out.call_function(function, (made, part), {})
+    return made
+
+
+_FUNCTIONS: dict[str, Any] = {
+    "Add": torch.add,
+    "Mul": torch.mul,
+    "Equality": torch.eq,
+    "Unequality": torch.ne,
+    "StrictLessThan": torch.lt,
+    "LessThan": torch.le,
+    "StrictGreaterThan": torch.gt,
+    "GreaterThan": torch.ge,
+    "Not": torch.logical_not,
+    "And": torch.logical_and,
+    "Or": torch.logical_or,
+}
+_FLIPPED: dict[Any, Any] = {torch.lt: torch.gt, torch.gt: torch.lt, torch.le: torch.ge, torch.ge: torch.le}
