@@ -212,7 +212,6 @@ OTHERS = {
     printed: "print is called in `print(end=",
     given_out: "given out",
     unbound: "y is bound on one side only",
-    until: "",
     raises: "RuntimeError is raised in `return x @ torch.ones(3)`",
 }
 
