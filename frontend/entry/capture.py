@@ -231,8 +231,7 @@ class _Attempt:
         vm = SymbolicInterpreter(self.dynamic, self.marks)
         vm.splits, vm.exporting = self.family is not None, self.exporting
         vm.gradients.outside = self.outside
-        vm.checks.refused, vm.branches.refused = self.refused, self.unbranched
-        vm.branches.loops.refused = self.unlooped
+        vm.checks.refused, vm.branches.refused, vm.branches.loops.refused = self.refused, self.unbranched, self.unlooped
         vm.label = "".join(
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
             for p in _definition(self.target)
