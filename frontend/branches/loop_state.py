@@ -14,7 +14,6 @@ from torch import Tensor
 from ..bytecode.frame import Frame
 from ..errors import GraphBreak
 from ..gradients.state import VisibleState
-from ..graph.truths import as_tensor, number_in
 from ..guards.sameness import indistinguishable
 from ..regions.capture import result_like
 from ..state import Interpreter
@@ -22,6 +21,7 @@ from ..values.constant import has_identity, is_constant
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .sides import Path, Prevented, named, shown
+from .truths import as_tensor, number_in
 
 __all__ = ["Counter", "Kinds", "State", "Surroundings"]
 

@@ -28,7 +28,6 @@ from ..bytecode.opcodes import steps_of
 from ..entry.nature import may_draw
 from ..errors import CaptureError, GraphBreak, UserRaise
 from ..graph.aside import storage_of
-from ..graph.truths import as_tensor, tensor_of_truth
 from ..regions.capture import Body, emit, is_tracked, over, owned, read_by, result_like, same, single
 from ..state import Interpreter
 from ..torch_private.regions import WHILE_LOOP
@@ -39,6 +38,7 @@ from .loop_shape import Shape, shape_of
 from .loop_state import Counter, Kinds, State, Surroundings
 from .selects import is_cheap, name_of, pieces_of, taken
 from .sides import Prevented, Side
+from .truths import as_tensor, tensor_of_truth
 
 __all__ = ["Loops"]
 
