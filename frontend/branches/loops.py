@@ -104,6 +104,10 @@ class Loops:
             raise Prevented(self.refused)
         if any(f is frame and not shape.inside < s.inside for f, s in self.running):
             raise Prevented(f"the loop is left in the middle of a round by {Side(vm).place()}")
+        if any(test.truth is None for test in shape.tests.values()):
+            items = frame.stack[-1] if frame.stack else None
+            if Counter.of(items) is None and type(items) is not Counter:  # before anything else holds a generator
+                raise Prevented(f"the loop takes its items of a {vm.type_of(items).__name__}")
         index = frame.ip - 1
         loop = _Loop(vm, frame, shape, index, predicate)
         surroundings = Surroundings(vm, frame)
