@@ -247,7 +247,7 @@ class _Loop:
 
     def _run(self, wanted: int | None) -> Arrived:
         vm, frame, found = self.vm, self.frame, list[Any]()
-        steps, begun = steps_of(frame.code), next(reversed(vm.out.graph.nodes))
+        steps, begun = steps_of(frame.code), next(iter(reversed(vm.out.graph.nodes)))
         while True:
             index = frame.ip
             if index in self.shape.heads:
