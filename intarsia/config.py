@@ -49,7 +49,7 @@ class Config:
             products are not contracted, and what follows a product is a kernel of its own (INTARSIA_NUMERICS).
         libraries: "measure" which library call is the fastest, once for each bucket of shapes on a processor, or take the "fixed" choice
             that is the same everywhere (INTARSIA_LIBRARIES).
-        pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
+        pipeline: the passes to run instead of the default ones, as for `passes-opt -p`: `default{after=fuse: mine}` (INTARSIA_PIPELINE).
         verify_each: check the IR after every pass, and raise errors inside the compiler instead of
             running the graph in eager; for tests (INTARSIA_VERIFY_EACH).
         recompile_limit: how many variants of one function are kept (INTARSIA_RECOMPILE_LIMIT).

@@ -44,8 +44,9 @@ from .partition.step import compute_again
 from .passes.analysis.machine import CPUS, Machine, gpu_facts
 from .passes.core.base import Pass, PassError
 from .passes.core.context import CompileContext, Diagnostics
-from .passes.core.manager import pass_fingerprint, pipeline_text
+from .passes.core.manager import pass_fingerprint
 from .passes.core.run import PassFailure, run_pipeline
+from .passes.core.syntax import pipeline_text
 from .passes.fusion.contraction_epilogue import ContractionEpilogue
 from .passes.fusion.fuse import Fuse
 from .passes.graph.attention.match import MatchAttention
@@ -270,12 +271,9 @@ def _remember(key: str, program: Program, config: Config) -> None:
 
 def pipeline_of(config: Config, passes: Sequence[Pass] = (), *, gpu: bool = False) -> list[Pass]:
     """The passes that a program goes through: those of the settings, else the default; without `packing` nothing is kept between calls."""
-    if config.pipeline:
-        return registry(passes).parse(config.pipeline)
-    left: tuple[str, ...] = ()
-    if not config.packing:
-        left += ("hoist", "own-convolution")
-    return [_as_configured(item, config) for item in default_pipeline(passes, gpu=gpu) if item.name not in left]
+    left = () if config.packing else ("hoist", "own-convolution")
+    default = [_as_configured(item, config) for item in default_pipeline(passes, gpu=gpu) if item.name not in left]
+    return registry(passes).parse(config.pipeline, default) if config.pipeline else default
 
 
 def _as_configured(item: Pass, config: Config) -> Pass:

@@ -8,6 +8,7 @@ attributes that an operation prints in those places; all others stand in the dic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
 
@@ -137,7 +138,7 @@ class Op(Operation):
             printer.print_list(self.results, lambda r: printer.print_attribute(r.type))
         place = location_of(self)
         if place is not None:
-            printer.print_string(f' loc("{place[0]}":{place[1]}:0)')
+            printer.print_string(f' loc("{_escaped(place[0])}":{place[1]}:0)')
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
@@ -211,8 +212,19 @@ def _literal(parser: Parser, text: str, start: int, read: Any) -> Any:
 
 
 def location(filename: str, line: int) -> FileLineColLoc:
-    """The location of a line in the user's code."""
-    return FileLineColLoc(StringAttr(filename), IntAttr(line), IntAttr(0))
+    """The location of a line in the user's code. A name with quotes, backslashes or what cannot be printed is kept in ASCII."""
+    return FileLineColLoc(StringAttr(comment_of(filename)), IntAttr(line), IntAttr(0))
+
+
+def _escaped(name: str) -> str:
+    """What stands between the quotes of a string of xDSL's: escapes are those of bytes, so that a name with one has to be ASCII."""
+    if not _ESCAPED.search(name):
+        return name
+    plain = name if name.isascii() else name.encode("unicode_escape").decode("ascii")
+    return _ESCAPED.sub(lambda found: f"\\{ord(found[0]):02X}", plain)
+
+
+_ESCAPED = re.compile(r'["\\\x00-\x1f\x7f]')
 
 
 def location_of(op: Operation) -> tuple[str, int] | None:
@@ -229,7 +241,8 @@ def line_of(op: Operation) -> str:
 
 def comment_of(place: str) -> str:
     """A place in the user's code for a comment of generated text: on one line whatever the file is called, and no end of line is escaped."""
-    return place if place.isprintable() and "\\" not in place else place.encode("unicode_escape").decode("ascii")
+    plain = place.isprintable() and not set(place) & {'"', "\\"}
+    return place if plain else place.encode("unicode_escape").decode("ascii")
 
 
 def defined_values(op: Operation) -> Iterator[SSAValue]:

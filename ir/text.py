@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.ir import Dialect, Operation
-from xdsl.parser import Parser
+from xdsl.parser import Parser, ParserState
 from xdsl.printer import Printer
+from xdsl.utils.lexer import Input
+from xdsl.utils.mlir_lexer import MLIRLexer
 
 from .dialects import buffer, kernel, loop, prim
 from .dialects.aten import aten_op
@@ -47,13 +50,27 @@ def make_context() -> IntarsiaContext:
     return context
 
 
+class IrLexer(MLIRLexer):
+    """xDSL's lexer, which would try a string that is never closed, or has an escape that there is not, in exponentially many ways."""
+
+    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
+
+
+class IrParser(Parser):
+    """xDSL's parser with that lexer."""
+
+    def __init__(self, ctx: Context, text: str, name: str) -> None:
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(IrLexer(Input(text, name)))
+
+
 def parse_module(text: str, filename: str = "<text>") -> ModuleOp:
     """Read a module.
 
     Raises:
         xdsl.utils.exceptions.ParseError: with file, line, column and a caret.
     """
-    return Parser(make_context(), text, filename).parse_module()
+    return IrParser(make_context(), text, filename).parse_module()
 
 
 def print_module(module: Operation) -> str:

@@ -18,7 +18,7 @@ from filecheck.matcher import Matcher
 from filecheck.options import parse_argv_options
 from filecheck.parser import Parser
 
-from intarsia.passes.opt import main
+from intarsia.tools.opt.main import main
 
 TESTS = Path(__file__).parent
 FILES = sorted(TESTS.rglob("*.ir"))

@@ -7,31 +7,27 @@ the pass that gives `prim` and before the one that leaves it). Passes of others 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import networkx as nx
 
-from .base import LEVELS, Pass, PassError
+from .base import LEVELS, Pass
+from .syntax import DEFAULT, NAME, Default, Element, PipelineError, make_pass, split_pipeline, suggest, with_insertions
 
 ENTRY_POINT_GROUP = "intarsia.passes"
 _PACKAGE = __name__.rsplit(".", 2)[0]
 _REGISTERED: ContextVar[tuple[type[Pass], ...]] = ContextVar("registered_passes", default=())
-
-
-class PipelineError(PassError):
-    """A pipeline that cannot be built: an unknown pass or option, a cycle, two passes of one name."""
 
 
 def is_own(kind: type) -> bool:
@@ -93,6 +89,10 @@ class Registry:
             kind = item if isinstance(item, type) else type(item)
             if not kind.name:
                 raise PipelineError(f"the pass {kind.__qualname__} has no name: set the class attribute 'name'")
+            if not NAME.fullmatch(kind.name) or kind.name == DEFAULT:
+                raise PipelineError(
+                    f"the pass {kind.__qualname__} cannot be called {kind.name!r}: letters, digits, '-', '_' and '.'"
+                )
             if kind.level not in LEVELS or (kind.gives or kind.level) not in LEVELS:
                 raise PipelineError(f"pass '{kind.name}': a level is one of {', '.join(LEVELS)}")
             if classes.setdefault(kind.name, kind) is not kind:
@@ -104,13 +104,27 @@ class Registry:
             _check_references(kind, classes)
         return cls(classes, own, tuple(instances))
 
-    def parse(self, text: str) -> list[Pass]:
-        """The passes of a pipeline text, in its order: `canonicalize,fuse{max-ops=8}`.
+    def parse(self, text: str, default: Sequence[Pass] | None = None) -> list[Pass]:
+        """The passes of a pipeline text, in its order: `canonicalize,fuse{max-ops=8}`; syntax.py has all forms.
+
+        Args:
+            default: what the element `default` stands for.
 
         Raises:
-            PipelineError: unknown pass or option, or a value of the wrong kind.
+            PipelineError: unknown pass or option, a value of the wrong kind, or `default` where there is none.
         """
-        return [self.make(name, options) for name, options in split_pipeline(text)]
+        return self._made(split_pipeline(text), default)
+
+    def _made(self, elements: Sequence[Element], default: Sequence[Pass] | None) -> list[Pass]:
+        passes: list[Pass] = []
+        for element in elements:
+            if not isinstance(element, Default):
+                passes.append(self.make(*element))
+            elif default is None:
+                raise PipelineError("'default' stands in a list of passes that replaces the default pipeline")
+            else:
+                passes += with_insertions(element, default, lambda inner: self._made(inner, None))
+        return passes
 
     def make(self, name: str, options: Mapping[str, str] | None = None) -> Pass:
         """One pass by name, with its options given as text.
@@ -120,16 +134,8 @@ class Registry:
         """
         kind = self.classes.get(name)
         if kind is None:
-            raise PipelineError(f"unknown pass '{name}'{_suggest(name, self.classes)}")
-        known = {f.name.replace("_", "-"): f for f in fields(kind)}
-        values: dict[str, Any] = {}
-        for option, value in (options or {}).items():
-            if option not in known:
-                has = ", ".join(sorted(known, key=lambda k: k == "remarks"))
-                raise PipelineError(f"pass '{name}' has no option '{option}'{_suggest(option, known)}; it has: {has}")
-            chosen = known[option]
-            values[chosen.name] = _option_value(name, option, value, chosen.default)
-        return kind(**values)
+            raise PipelineError(f"unknown pass '{name}'{suggest(name, self.classes)}")
+        return make_pass(kind, options or {})
 
     def along(self, road: Road) -> list[Pass]:
         """The passes of a road as listed, with those of others among them. An instance stands where its class does.
@@ -157,7 +163,7 @@ class Registry:
                 return passes[: index + 1]
         if until == LEVELS[0]:
             return []
-        raise PipelineError(f"unknown pass or level '{until}'{_suggest(until, [*self.classes, *LEVELS])}")
+        raise PipelineError(f"unknown pass or level '{until}'{suggest(until, [*self.classes, *LEVELS])}")
 
     def required_for(self, target: Pass, levels: set[str], road: Road) -> list[Pass]:
         """The target and what it needs on this road, directly or not, that a module legal at `levels` has not passed yet."""
@@ -252,7 +258,7 @@ def _check_references(kind: type[Pass], known: Mapping[str, object]) -> None:
             if name not in known and name not in LEVELS:
                 raise PipelineError(
                     f"pass '{kind.name}': '{where}' names '{name}', which is no pass and no level"
-                    f"{_suggest(name, [*known, *LEVELS])}"
+                    f"{suggest(name, [*known, *LEVELS])}"
                 )
 
 
@@ -272,68 +278,6 @@ def _precedes(first: Pass | type[Pass], second: Pass | type[Pass]) -> bool:
 
 def _names(references: tuple[str, ...], item: Pass | type[Pass]) -> bool:
     return item.name in references or (item.gives in references and item.gives != item.level)
-
-
-def _suggest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
-
-
-def _option_value(name: str, option: str, text: str, default: Any) -> Any:
-    """The text as the type of the option's default value."""
-    kind = type(default)
-    try:
-        if kind is bool:
-            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-        if kind in (int, float, str):
-            return kind(text)
-    except (KeyError, ValueError):
-        raise PipelineError(f"pass '{name}': option '{option}' takes {_KINDS[kind]}, not '{text}'") from None
-    raise PipelineError(f"pass '{name}': option '{option}' cannot be given as text")
-
-
-_KINDS = {bool: "true or false", int: "an integer", float: "a number"}
-
-
-def split_pipeline(text: str) -> list[tuple[str, dict[str, str]]]:
-    """`a,b{x=1,y=2}` -> [("a", {}), ("b", {"x": "1", "y": "2"})].
-
-    Raises:
-        PipelineError: the text has another form; the message shows the place.
-    """
-    items: list[tuple[str, dict[str, str]]] = []
-    for part in _split_outside_braces(text):
-        name, brace, rest = part.partition("{")
-        if not name.strip() or (brace and not rest.endswith("}")):
-            raise PipelineError(f"malformed pipeline '{text}': expected name or name{{option=value}}, found '{part}'")
-        options: dict[str, str] = {}
-        for entry in filter(None, (e.strip() for e in rest.removesuffix("}").split(","))):
-            key, equals, value = entry.partition("=")
-            if not equals:
-                raise PipelineError(f"malformed pipeline '{text}': expected option=value, found '{entry}'")
-            options[key.strip()] = value.strip()
-        items.append((name.strip(), options))
-    return items
-
-
-def _split_outside_braces(text: str) -> list[str]:
-    if not text.strip():
-        return []
-    parts, depth = [""], 0
-    for char in text:
-        depth += (char == "{") - (char == "}")
-        if char == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    if depth != 0:
-        raise PipelineError(f"malformed pipeline '{text}': a brace is not closed")
-    return [part.strip() for part in parts]
-
-
-def pipeline_text(passes: Iterable[Pass]) -> str:
-    """The pipeline in the syntax that `Registry.parse` reads."""
-    return ",".join(p.spec for p in passes)
 
 
 def pass_fingerprint(passes: Iterable[Pass]) -> str:
@@ -374,16 +318,3 @@ def _code_bytes(kind: type) -> Iterator[bytes]:
 def _code_text(code: CodeType) -> bytes:
     constants = [_code_text(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
     return code.co_code + " ".join(code.co_names).encode() + b"".join(constants)
-
-
-def describe_options(kind: type[Pass]) -> str:
-    """The options of a pass with their defaults, without `remarks`, which all have: `max-ops=64, reuse=true`."""
-    shown = []
-    for f in fields(kind):
-        if f.name == "remarks":
-            continue
-        default = (
-            "" if f.default is MISSING else f"={str(f.default).lower() if isinstance(f.default, bool) else f.default}"
-        )
-        shown.append(f.name.replace("_", "-") + default)
-    return ", ".join(shown)

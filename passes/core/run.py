@@ -13,11 +13,14 @@ from typing import Protocol
 from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.text import print_module
+from ..analysis.machine import Machine
 from .base import LEVELS, Pass, PassError
 from .context import CompileContext
 from .levels import first_illegal, module_levels
 from .manager import is_own
 from .preconditions import check
+
+LOADED = "__passes_opt_file__"  # of a module that `passes-opt --load` made: the file, as it was named
 
 
 class PassFailure(PassError):
@@ -30,8 +33,10 @@ class PassFailure(PassError):
     """
 
     def __init__(self, item: Pass, reason: str, reproducer: Path | None) -> None:
-        hint = f"\nrun it again with: passes-opt --run-reproducer {reproducer}" if reproducer else ""
         kind = type(item)
+        file = getattr(sys.modules.get(kind.__module__), LOADED, None)
+        hint = f"\nrun it again with: passes-opt --run-reproducer {reproducer}" if reproducer else ""
+        hint += f" --load {file}" if reproducer and file else ""
         self.owner = "" if is_own(kind) else f"{kind.__module__}.{kind.__qualname__}"
         whose = f" ({self.owner}, which is not Intarsia's own)" if self.owner else ""
         super().__init__(f"pass '{item.name}'{whose} failed: {reason}{hint}")
@@ -167,18 +172,28 @@ def _reproduce(
     try:
         for item in passes[:-1]:
             item.apply(CompileContext(ctx.machine), original)
-        text = print_module(original)
-        header = [
-            f"{REPRODUCER_HEADER}: {type(error).__name__} in pass '{failing.name}'",
-            f"// pipeline: {failing.spec}",
-            f"// machine: {ctx.machine.text}",
-        ]
-        digest = hashlib.sha256(("\n".join(header) + text).encode()).hexdigest()[:12]
-        path = Path(directory) / f"{failing.name}-{digest}.ir"
-        header.insert(1, f"// run: passes-opt --run-reproducer {path}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(header) + "\n" + text)
+        return write_reproducer(directory, failing, type(error).__name__, print_module(original), ctx.machine)
     except Exception as second:  # the failure itself matters more than its reproducer
         print(f"no reproducer was written: {type(second).__name__}: {second}", file=sys.stderr)
         return None
+
+
+def write_reproducer(directory: str | Path | None, item: Pass, what: str, text: str, machine: Machine) -> Path | None:
+    """Write the module that a pass received, with the pass and the machine, to a file named after them; None without a folder.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if directory is None:
+        return None
+    header = [
+        f"{REPRODUCER_HEADER}: {what} in pass '{item.name}'",
+        f"// pipeline: {item.spec}",
+        f"// machine: {machine.text}",
+    ]
+    digest = hashlib.sha256(("\n".join(header) + text).encode()).hexdigest()[:12]
+    path = Path(directory) / f"{item.name}-{digest}.ir"
+    header.insert(1, f"// run: passes-opt --run-reproducer {path}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(header) + "\n" + text)
     return path

@@ -15,15 +15,13 @@ from intarsia.passes.core.base import LEVELS, Pass, PassError
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.levels import module_levels
 from intarsia.passes.core.manager import (
-    PipelineError,
     check_road,
     order,
     pass_fingerprint,
-    pipeline_text,
     registered,
-    split_pipeline,
 )
 from intarsia.passes.core.run import PassFailure, run_pipeline
+from intarsia.passes.core.syntax import Default, Insertion, PipelineError, pipeline_text, split_pipeline
 from intarsia.passes.pipeline import CPU, GPU, default_pipeline, is_for_gpu, registry
 
 CPU_NAMES, GPU_NAMES = [name for name, _ in CPU], [name for name, _ in GPU]
@@ -196,13 +194,42 @@ def test_levels_order_passes_that_name_nobody() -> None:
         ("cse,dce , cse", [("cse", {}), ("dce", {}), ("cse", {})]),
         ("fuse{max-ops=8,remarks=true},schedule", [("fuse", {"max-ops": "8", "remarks": "true"}), ("schedule", {})]),
         ("fuse{}", [("fuse", {})]),
+        ("builtin.module(cse, dce)", [("cse", {}), ("dce", {})]),
+        ("default,cse", [Default(), ("cse", {})]),
+        (
+            "default{after=fuse: cse,fuse{max-ops=2}; before=dce:cse;without=cse, dce}",
+            [
+                Default(
+                    (
+                        Insertion("after", "fuse", (("cse", {}), ("fuse", {"max-ops": "2"}))),
+                        Insertion("before", "dce", (("cse", {}),)),
+                    ),
+                    ("cse", "dce"),
+                )
+            ],
+        ),
     ],
 )
 def test_pipeline_text(text: str, expected: object) -> None:
     assert split_pipeline(text) == expected
 
 
-@pytest.mark.parametrize("text", ["cse,,dce", "fuse{max-ops=8", "fuse}", "fuse{max-ops}", "{a=1}", "fuse{a=1}x", ","])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cse,,dce",
+        "fuse{max-ops=8",
+        "fuse}",
+        "fuse{max-ops}",
+        "{a=1}",
+        "fuse{a=1}x",
+        ",",
+        "default{fuse}",
+        "default{after=fuse}",
+        "default{after=fuse:}",
+        "default{max-ops=2}",
+    ],
+)
 def test_malformed_pipeline_text(text: str) -> None:
     with pytest.raises(PipelineError, match="malformed pipeline"):
         split_pipeline(text)
@@ -222,6 +249,27 @@ def test_unknown_passes_and_options(text: str, message: str) -> None:
     with registered(Nothing), pytest.raises(PipelineError) as error:
         registry().parse(text)
     assert str(error.value) == message
+
+
+def test_the_default_pipeline_as_an_element() -> None:
+    with registered(Nothing):
+        standard = default_pipeline()
+        text = "default{after=fuse: nothing{number=4},cse; before=fuse:nothing; without=keep,stream},canonicalize"
+        found = registry().parse(text, standard)
+        wanted = pipeline_text([p for p in standard if p.name not in ("keep", "stream")])
+        assert (
+            pipeline_text(found) == wanted.replace(",fuse,", ",nothing,fuse,nothing{number=4},cse,") + ",canonicalize"
+        )
+        with pytest.raises(PipelineError, match="the default pipeline has no pass 'fus' here; did you mean 'fuse'?"):
+            registry().parse("default{after=fus: cse}", standard)
+        with pytest.raises(PipelineError, match="replaces the default pipeline"):
+            registry().parse("default")
+
+
+@pytest.mark.parametrize("name", ["default", "a,b", "a{", "a b", "../a", "a\n"])
+def test_names_that_a_pipeline_cannot_spell(name: str) -> None:
+    with pytest.raises(PipelineError, match="cannot be called"):
+        registry([type("Odd", (Nothing,), {"name": name})()])
 
 
 def test_pipeline_text_round_trips() -> None:

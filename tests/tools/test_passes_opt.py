@@ -20,8 +20,8 @@ from intarsia.passes.core.base import Pass
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import registered
 from intarsia.passes.core.run import PassFailure, run_pipeline
-from intarsia.passes.opt import main
 from intarsia.passes.pipeline import CPU
+from intarsia.tools.opt.main import main
 
 PRIM = """prim.func @main() {symbols = []} ({
 ^bb0(%x: !prim.tensor<[4], f32>):
@@ -107,7 +107,9 @@ def test_exactly_the_passes_of_the_pipeline_run(run: Run) -> None:
 def test_options_reach_the_pass(run: Run) -> None:
     with registered(Chatty):
         spec = "chatty{max-ops=8,loud=true,ratio=2.5,word=oh}"
-        code, _, err = run("--pipeline", spec, "--remarks", "--isa", "plain", "--threads", "7", "--print-pipeline")
+        code, _, err = run(
+            "--pipeline", spec, "--remarks", "--target", "cpu:plain", "--threads", "7", "--print-pipeline"
+        )
     assert code == 0
     assert "m.py:3: [chatty] seen: Chatty(remarks=False, max_ops=8, loud=True, ratio=2.5, word='oh'), plain, 7" in err
     assert f"pipeline: {spec}" in err
@@ -151,10 +153,17 @@ def test_the_default_pipeline_starts_at_the_modules_level(run: Run) -> None:
     assert err == f"pipeline: {','.join(name for name, _ in CPU[[n for n, _ in CPU].index('canonicalize') :])}\n"
 
 
-@pytest.mark.parametrize(("flags", "joined"), [(["--device", "gpu"], True), (["--device", "cpu"], False), ([], False)])
-def test_the_road_of_a_device(run: Run, flags: list[str], joined: bool) -> None:
-    code, _, err = run("--pipeline", "default", "--print-pipeline", *flags)
-    assert code == 0 and ("horizontal-fusion" in err) is joined and ("own-kernels" in err) is not joined
+@pytest.mark.parametrize(
+    ("flags", "joined"), [(["--target", "triton:sm_80"], True), (["--target", "cpu"], False), ([], False)]
+)
+def test_the_road_of_a_target(run: Run, flags: list[str], joined: bool) -> None:
+    code, out, err = run("--pipeline", "default", "--print-pipeline", *flags)
+    assert (
+        code == 0
+        and ("cuda:0" in out) is joined
+        and ("horizontal-fusion" in err) is joined
+        and ("own-kernels" in err) is not joined
+    )
 
 
 def test_list(run: Run) -> None:
@@ -170,25 +179,27 @@ def test_list(run: Run) -> None:
 
 
 def test_print_before_and_after(run: Run) -> None:
-    _, _, err = run("--pipeline", "canonicalize,cse,dce", "--print-before", "canonicalize", "--print-after", "dce")
+    _, _, err = run(
+        "--pipeline", "canonicalize,cse,dce", "--print-ir-before", "canonicalize", "--print-ir-after", "dce"
+    )
     assert re.findall(r"// ----- (.*) -----", err) == ["IR before canonicalize", "IR after dce"]
     assert err.count("prim.neg") == 2
 
 
 def test_print_all(run: Run) -> None:
-    _, _, err = run("--pipeline", "canonicalize,cse", "--print-before-all", "--print-after-all")
+    _, _, err = run("--pipeline", "canonicalize,cse", "--print-ir-before-all", "--print-ir-after-all")
     heads = re.findall(r"// ----- (.*) -----", err)
     assert heads == ["IR before canonicalize", "IR after canonicalize", "IR before cse", "IR after cse"]
 
 
 def test_print_changed(run: Run) -> None:
-    _, _, err = run("--pipeline", "canonicalize,cse", "--print-changed")
+    _, _, err = run("--pipeline", "canonicalize,cse", "--print-ir-diff")
     assert "// ----- IR changed by canonicalize -----" in err and "-    %0 = prim.neg(%x)" in err
     assert "// ----- cse: no change -----" in err
 
 
 def test_times_and_statistics(run: Run) -> None:
-    _, _, err = run("--pipeline", "canonicalize,cse", "--time-passes", "--statistics")
+    _, _, err = run("--pipeline", "canonicalize,cse", "--timing", "--statistics")
     assert re.search(r"^ +\d\.\d{4} s +[\d.]+%  canonicalize$", err, flags=re.M) and "100.0%  total" in err
     assert re.search(r"^ +1  canonicalize: rewrites$", err, flags=re.M)
 
@@ -262,10 +273,21 @@ def test_a_long_line_is_cut_around_the_place(run: Run) -> None:
         (("--pipeline", "cse{a"), "malformed pipeline"),
         (("--until", "plan-bufers"), "unknown pass 'plan-bufers'; did you mean 'plan-buffers'?"),
         (("--until", "cse,dce"), "--until takes one pass"),
-        (("--print-after", "nothing-like-it"), "unknown pass 'nothing-like-it'"),
+        (("--print-ir-after", "nothing-like-it"), "unknown pass 'nothing-like-it'"),
         (("--no-such-flag",), "unrecognized arguments: --no-such-flag"),
         (("--threads", "many"), "invalid int value: 'many'"),
-        (("--isa", "sse"), "invalid choice: 'sse'"),
+        (("--target", "sse"), "unknown target 'sse'"),
+        (("--target", "sm_90"), "did you mean 'triton:sm_90'?"),
+        (("-p", "default", "--until", "fuse"), "give one of them"),
+        (("--emit", "cpp", "--run"), "give one of them"),
+        (("--reduce",), "--reduce and --test belong together"),
+        (("--test", "false"), "--reduce and --test belong together"),
+        (("--sizes", "s0=x", "--run"), "--sizes takes s0=4,s1=8, not 's0=x'"),
+        (("--sizes", "s9=4", "--run"), "the module has no symbol 's9'; it has: none"),
+        (("--inputs", "random:x", "--run"), "not 'random:x'"),
+        (("--print-op-generic",), "unrecognized arguments: --print-op-generic"),
+        (("--emit", "cubin", "--target", "triton:sm_90"), "name their folder with -o"),
+        (("-p", "default{after=fus: cse}"), "the default pipeline has no pass 'fus' here; did you mean 'fuse'?"),
     ],
 )
 def test_a_wrong_command_line_exits_with_2(run: Run, arguments: tuple[str, ...], message: str) -> None:
@@ -347,7 +369,7 @@ def test_verify_each_names_the_pass(run: Run) -> None:
 
 
 def test_as_a_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "intarsia.passes.opt", "--pipeline", "canonicalize,fusee"]
+    command = [sys.executable, "-m", "intarsia.tools.opt", "--pipeline", "canonicalize,fusee"]
     found = subprocess.run(command, input=PRIM, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert found.returncode == 2 and found.stderr == "passes-opt: unknown pass 'fusee'; did you mean 'fuse'?\n"
 

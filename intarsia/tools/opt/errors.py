@@ -1,0 +1,95 @@
+"""What can be wrong with a command line and with a file, and how it is shown: `file:line:column: error: message`, the line, carets."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+from xdsl.utils.exceptions import ParseError, VerifyException
+from xdsl.utils.lexer import Input, Span
+
+from ...ir.binding import all_late_names
+from ...ir.dialects import loop, prim
+from ...ir.text import IrParser
+
+_SHOWN = 160  # characters of a long line
+
+
+class CommandError(Exception):
+    """The command line asks for what there is not, or for two things that exclude each other: exit code 2."""
+
+
+class InputError(Exception):
+    """A file that cannot be read or written, or a module that something cannot be done with: exit code 1."""
+
+
+class LocatedVerifyError(Exception):
+    """A verifier's error with the place of its operation in the text."""
+
+
+class PositionParser(IrParser):
+    """A parser that remembers where each operation stands in the text."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.positions: dict[Operation, int] = {}
+
+    def parse_operation(self) -> Operation:
+        start = self._current_token.span.start
+        op = super().parse_operation()
+        self.positions[op] = start
+        return op
+
+
+def verify_located(module: ModuleOp, parser: PositionParser) -> None:
+    """Verify each operation by itself, so that an error has the place of the innermost one.
+
+    Raises:
+        LocatedVerifyError: file, line, column, the line itself and a caret.
+    """
+    for op in [*(op for op in module.walk() if not op.regions), *module.walk()]:  # what is inside of another first
+        try:
+            func = op.parent_op()
+            while func is not None and not isinstance(func, prim.Func | loop.Kernel):
+                func = func.parent_op()
+            if isinstance(func, prim.Func):
+                func.check_names(op, all_late_names(func.block_body.ops))
+            op.verify(verify_nested_ops=False)
+        except VerifyException as error:
+            start = parser.positions.get(op, 0)
+            span = Span(start, start + len(_token_at(parser.lexer.input.content, start)), parser.lexer.input)
+            raise LocatedVerifyError(caret_text(span, str(error))) from None
+    try:
+        module.verify()
+    except (VerifyException, ValueError) as error:
+        span = Span(0, 1, parser.lexer.input)
+        raise LocatedVerifyError(caret_text(span, str(error).splitlines()[0])) from None
+
+
+def _token_at(text: str, start: int) -> str:
+    match = re.compile(r"(%[\w, %:]+= )?[\w.]+").match(text, start)
+    return match.group() if match else " "
+
+
+def caret_text(span: Span[str], message: str) -> str:
+    """`file:line:column: error: message`, the line, and carets under the place."""
+    source: Input[str] = span.input
+    begin = source.get_start_of_line(span.start)
+    end = source.get_end_of_line(span.start)
+    line, column = source.content.count("\n", 0, span.start) + 1, span.start - begin
+    shown = source.content[begin:end]
+    carets = "^" * max(1, min(span.end, end) - span.start)
+    place = f"{source.name}:{line}:{column + 1}"
+    if len(shown) > _SHOWN:  # keep the place visible in a long line
+        first = max(0, column - 60)
+        shown, column = shown[first : first + _SHOWN], column - first
+        carets = carets[: _SHOWN - column] or "^"
+    return f"{place}: error: {message}\n  {shown}\n  {' ' * column}{carets}"
+
+
+def error_text(error: ParseError) -> str:
+    """A parse error in the same form as the verifier's."""
+    span: Any = error.span
+    return caret_text(span, error.msg)

@@ -1,0 +1,321 @@
+"""The command: what the flags ask for, in order: read, run the passes, write."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import ParseError
+
+from ...ir.text import make_context, parse_module, print_module
+from ...passes.analysis.machine import Machine
+from ...passes.core.base import LEVELS, Pass, PassError
+from ...passes.core.context import CompileContext, Diagnostics
+from ...passes.core.levels import module_levels
+from ...passes.core.manager import Registry, registered
+from ...passes.core.run import REPRODUCER_HEADER, PassFailure, run_pipeline, write_reproducer
+from ...passes.core.syntax import PipelineError, pipeline_text
+from ...passes.pipeline import CPU, GPU, default_pipeline, registry
+from ...targets.build.toolchain import CompilerError, CompilerNotFound
+from ...targets.triton.worker import TritonError
+from . import show
+from .arguments import completion, parser
+from .check import Checker, Stages, WrongPass, run_on_target
+from .emit import emitted, order_svg
+from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
+from .load import load_passes
+from .machines import machine_of, moved
+from .reduce import Test, reduced
+from .values import Inputs, inputs_of
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Exit codes: 0 fine; 1 the input or a pass is at fault, or results differ; 2 the command line is."""
+    args = parser().parse_args(argv)
+    try:
+        with registered(*load_passes(args.load, args.load_package)):
+            return _Command(args).run()
+    except (PipelineError, CommandError) as error:
+        return _fail(f"passes-opt: {error}", 2)
+    except ParseError as error:
+        return _fail(error_text(error), 1)
+    except LocatedVerifyError as error:
+        return _fail(str(error), 1)
+    except (PassError, InputError, CompilerNotFound, CompilerError, TritonError) as error:
+        return _fail(f"passes-opt: error: {error}", 1)
+    except RecursionError:
+        return _fail("passes-opt: error: the file is nested too deeply", 1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stdout.flush()
+    print(message, file=sys.stderr)
+    return code
+
+
+class _Command:
+    """One call of the tool. What the command line alone decides is checked before any input is read."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.passes: Registry = registry()
+        self.machine = machine_of(args.target, args.threads)
+        self.ctx = make_context()
+        self.pipeline: str | None = args.pipeline
+        self.wrong = False
+        if args.until is not None and args.pipeline is not None:
+            raise CommandError("--until chooses the passes, and so does --pipeline: give one of them")
+        if (args.test is None) == args.reduce:
+            raise CommandError(
+                "--reduce and --test belong together: --reduce --test 'passes-opt -p default --check-each'"
+            )
+        if sum(map(bool, (args.emit, args.run or args.run_compiled, args.reduce))) > 1:
+            raise CommandError("--emit, --run and --reduce each replace the output: give one of them")
+        self._check_pipeline()
+        if args.until is not None:
+            self.until = self._until(args.until)
+        for name in (*args.print_ir_before, *args.print_ir_after):
+            self.passes.make(name)
+        self.sizes = _sizes(args.sizes)
+
+    def _check_pipeline(self) -> None:
+        if self.pipeline is not None:
+            self.passes.parse(self.pipeline, [self.passes.make(name) for name in self.passes.classes])
+
+    def _until(self, text: str) -> Pass:
+        """The pass named, or the one that gives the level named."""
+        givers = self.passes.giving(text) if text in LEVELS else []
+        parsed = self.passes.parse(givers[0] if givers else text)
+        if len(parsed) != 1:
+            raise PipelineError(f"--until takes one pass, not '{text}'")
+        return parsed[0]
+
+    def run(self) -> int:
+        """Read, run, write; the exit code."""
+        asked = self._help()
+        if asked is not None:
+            self._write(asked)
+            return 0
+        name, text = self._input()
+        chunks = re.split(r"^// -----.*$", text, flags=re.M) if self.args.split_input_file else [text]
+        outputs, line = [], 0
+        for chunk in chunks:
+            # Blank lines in front keep the line numbers of the whole file.
+            try:
+                outputs.append(self._chunk("\n" * line + chunk, name))
+            except ParseError as error:
+                if not self.args.parsing_diagnostics:
+                    raise
+                outputs.append(f"{error_text(error)}\n")
+            except LocatedVerifyError as error:
+                if not self.args.verify_diagnostics:
+                    raise
+                outputs.append(f"{error}\n")
+            line += chunk.count("\n")
+        if self.args.emit == "cubin":  # whose files are written
+            sys.stdout.write("".join(outputs))
+        else:
+            self._write("// -----\n".join(outputs))
+        return int(self.wrong)
+
+    def _help(self) -> str | None:
+        """What needs no input."""
+        args = self.args
+        answers: list[tuple[object, Callable[[], str]]] = [
+            (args.version, _versions),
+            (args.list, lambda: show.list_passes(self.passes)),
+            (args.help_pass, lambda: show.help_pass(type(self.passes.make(args.help_pass)))),
+            (args.show_dialects, show.show_dialects),
+            (args.completion, lambda: completion(args.completion, sorted(self.passes.classes))),
+            (args.graph, self._graph),
+        ]
+        return next((text() for wanted, text in answers if wanted), None)
+
+    def _graph(self) -> str:
+        gpu = (self.args.target or "").startswith("triton")
+        return order_svg(default_pipeline(gpu=gpu), GPU if gpu else CPU)
+
+    def _input(self) -> tuple[str, str]:
+        path = self.args.run_reproducer or self.args.input_file
+        if path is None or path == "-":
+            return "<stdin>", sys.stdin.read()
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(f"cannot read '{path}': {reason}") from None
+        if self.args.run_reproducer:
+            self._read_header(text, path)
+        return path, text
+
+    def _read_header(self, text: str, path: str) -> None:
+        header = dict(re.findall(r"^// (\w+): (.*)$", text, flags=re.M))
+        if not text.startswith(REPRODUCER_HEADER) or "pipeline" not in header:
+            raise InputError(f"'{path}' is not a reproducer: it does not start with '{REPRODUCER_HEADER}'")
+        self.pipeline = header["pipeline"]
+        self._check_pipeline()
+        try:
+            self.machine = Machine.read(header["machine"]) if "machine" in header else self.machine
+        except ValueError as error:
+            raise InputError(f"'{path}': {error}") from None
+
+    def _write(self, text: str) -> None:
+        if self.args.output_file in (None, "-"):
+            sys.stdout.write(text)
+            return
+        try:
+            Path(self.args.output_file).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write '{self.args.output_file}': {error.strerror}") from None
+
+    def _chunk(self, text: str, name: str) -> str:
+        args = self.args
+        positions = PositionParser(self.ctx.clone(), text, name)
+        module = positions.parse_module()
+        if not args.disable_verify:
+            verify_located(module, positions)
+        if args.reduce:
+            test = Test(args.test, main, args.test_seconds, args.test_prints)
+            return self._text(reduced(module, test, lambda line: print(line, file=sys.stderr)))
+        passes = self._passes_for(module)
+        inputs = (
+            inputs_of(module, args.inputs, self.sizes) if args.run or args.run_compiled or args.check_each else None
+        )
+        stages = Stages(module, inputs) if (args.run or args.run_compiled) and inputs else None
+        ctx = CompileContext(self.machine, Diagnostics(want_remarks=args.remarks))
+        self._run(ctx, module, passes, inputs, stages)
+        if stages is not None and inputs is not None:
+            if args.run_compiled:
+                stages.note("code", "compiled C++", run_on_target(module, inputs))
+            self.wrong |= not stages.right
+            return stages.report()
+        if args.emit:
+            return emitted(module, args.emit, args.target, args.output_file)
+        return self._text(module)
+
+    def _text(self, module: ModuleOp) -> str:
+        return show.text_of(module, not self.args.no_loc)
+
+    def _run(
+        self, ctx: CompileContext, module: ModuleOp, passes: list[Pass], inputs: Inputs | None, stages: Stages | None
+    ) -> None:
+        args, printer = self.args, show.PassPrinter(self.args)
+        checker = Checker(module, inputs) if args.check_each and inputs is not None else None
+        before, ran = "", 0
+        printer.start(module)
+
+        def on_pass(name: str, current: ModuleOp, seconds: float, phase: str) -> None:
+            nonlocal before, ran
+            printer(name, current, seconds, phase)
+            if phase == "before":
+                before = print_module(current) if checker or args.verify_roundtrip else ""
+                return
+            item = passes[ran]
+            ran += 1
+            try:
+                if args.verify_roundtrip:
+                    _check_roundtrip(current)
+                if checker is not None and print_module(current) != before:
+                    checker(item, current)
+            except WrongPass as error:
+                directory = None if args.run_reproducer else args.reproducer_dir or "."
+                path = write_reproducer(directory, item, "wrong result", before, ctx.machine)
+                raise PassFailure(item, str(error), path) from None
+            if stages is not None:
+                stages.behind(item, current, ran == len(passes))
+
+        directory = None if args.run_reproducer else args.reproducer_dir or "."
+        try:
+            run = run_pipeline(
+                ctx, module, passes, verify_each=args.verify_each, on_pass=on_pass, reproducer_dir=directory
+            )
+        except PassFailure as error:
+            printer.failed(error.pass_name, module)
+            raise
+        ctx.diagnostics.print()
+        if checker is not None:
+            print(f"checked: {len(passes)} passes; {_worst(*checker.worst)}", file=sys.stderr)
+        if args.timing:
+            print(show.time_report(run, [p.level for p in passes], args.timing_display), file=sys.stderr, end="")
+        if args.statistics:
+            print(show.statistics_report(ctx.diagnostics), file=sys.stderr, end="")
+        if args.print_pipeline:
+            print(f"pipeline: {pipeline_text(passes)}", file=sys.stderr)
+
+    def _passes_for(self, module: ModuleOp) -> list[Pass]:
+        gpu = moved(module, self.args.target)
+        levels = module_levels(module)
+        if self.args.until is not None:
+            passes = self.passes.required_for(self.until, levels, GPU if gpu else CPU)
+        else:
+            at = min((LEVELS.index(level) for level in levels), default=0)
+            default = [p for p in default_pipeline(gpu=gpu) if LEVELS.index(p.level) >= at]
+            text = (
+                self.pipeline if self.pipeline is not None else "default" if self.args.emit not in (None, "dot") else ""
+            )
+            passes = self.passes.parse(text, default)
+        return passes if self.args.opt_bisect_limit is None else _bisected(passes, self.args.opt_bisect_limit)
+
+
+def _bisected(passes: Sequence[Pass], limit: int) -> list[Pass]:
+    """The first passes up to the limit, and behind it those that move the module to its next level or that one kept requires."""
+    kept: list[Pass] = []
+    said: list[str] = []
+    needed: set[str] = set()
+    for number, item in reversed(list(enumerate(passes, 1))):
+        is_needed = item.gives not in (None, item.level) or item.name in needed
+        runs = number <= limit or is_needed
+        why = " (needed)" if runs and number > limit else ""
+        said.append(f"BISECT: {'running' if runs else 'NOT running'} pass ({number}) {item.name}{why}\n")
+        if runs:
+            kept.append(item)
+            needed |= set(item.requires)
+    print("".join(said[::-1]), file=sys.stderr, end="")
+    return kept[::-1]
+
+
+def _check_roundtrip(module: ModuleOp) -> None:
+    """The text reads back as itself.
+
+    Raises:
+        WrongPass: it does not; shows the first line that differs.
+    """
+    text = print_module(module)
+    try:
+        again = print_module(parse_module(text))
+    except ParseError as error:
+        raise WrongPass(f"its text does not parse:\n{error_text(error)}") from None
+    if again != text:
+        lines = zip(text.splitlines(), again.splitlines(), strict=False)
+        first, second = next(((a, b) for a, b in lines if a != b), ("", ""))
+        raise WrongPass(f"its text reads back as another module:\n  {first.strip()}\n  {second.strip()}")
+
+
+def _worst(far: float, name: str) -> str:
+    return (
+        f"results at most {far:.2g} of their largest element apart, behind '{name}'"
+        if far
+        else "results are the same bits"
+    )
+
+
+def _sizes(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = entry.partition("=")
+        if not equals or not value.strip().isdigit():
+            raise CommandError(f"--sizes takes s0=4,s1=8, not '{entry}'")
+        found[name.strip()] = int(value)
+    return found
+
+
+def _versions() -> str:
+    return f"passes-opt of intarsia {version('intarsia')}, with xdsl {version('xdsl')} and torch {version('torch')}\n"
