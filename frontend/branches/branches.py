@@ -21,6 +21,7 @@ from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import data_dependent_errors
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
+from .asked import number_asked
 from .checks import CHECK, Refused
 from .flow import join_of
 from .loop_shape import Shape
@@ -54,6 +55,10 @@ class Branches:
                 raise Prevented(self.refused)
             return self._run(vm, frame, predicate, true, false)
         except Prevented as prevented:
+            known = number_asked(vm, predicate)
+            if known is not None:
+                frame.ip = true if known else false
+                return None
             raise GraphBreak(f"{CHECK}, and {prevented.reason}" if prevented.reason else CHECK) from None
         except data_dependent_errors():
             raise GraphBreak(
@@ -71,6 +76,9 @@ class Branches:
                     return self.choices.choose(vm, predicate, [(first, second)])[0]
             except Prevented as prevented:
                 reason = prevented.reason
+        known = number_asked(vm, predicate)
+        if known is not None:
+            return first if known else second
         raise GraphBreak(f"{CHECK}, and {reason}" if reason else CHECK)
 
     def joins(self, frame: Frame, index: int, cut: frozenset[tuple[int, int]]) -> frozenset[int] | None:

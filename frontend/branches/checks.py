@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx
 
-from ..entry.nature import calls_of
+from ..entry.nature import calls_of, has_no_effect
 from ..errors import GraphBreak
 from ..state import ASSERTED, EITHER, Interpreter
 from ..torch_private.dtensor import is_composite
-from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..torch_private.regions import WHILE_LOOP
 from ..values.kinds import isinstance
+from .asked import number_asked
 from .flow import always_raises
 from .random_state import devices_of
 
@@ -66,7 +66,10 @@ class Checks:
         if target == ASSERTED:
             return self.expect(vm, tensor, True)
         if target is None:
-            raise GraphBreak(CHECK)
+            known = number_asked(vm, tensor)
+            if known is None:
+                raise GraphBreak(CHECK)
+            return bool(known)
         if target == EITHER:
             return None
         frame = vm.frames[-1]
@@ -83,6 +86,9 @@ class Checks:
     def expect(self, vm: Interpreter, tensor: Tensor, truth: bool) -> bool:
         """Go on as if this were the tensor's truth."""
         if not self.takes(vm, tensor):
+            known = number_asked(vm, tensor)
+            if known is not None:
+                return bool(known)
             raise GraphBreak(f"{CHECK}, and {self.refused}" if self.refused else CHECK)
         flag = vm.out.call_function(torch.eq if truth else torch.ne, (tensor, 0), {})
         self.flags.append(vm.out.call_method("reshape", (flag, ()), {}) if flag.dim() else flag)
@@ -133,7 +139,7 @@ def refusal(vm: Interpreter, flags: list[Tensor], ends: bool) -> str | None:
     if any(is_composite(info.fake) or isinstance(info.fake, torch.Generator) for info in vm.out.used):
         return "the graph works on shards, or draws of a generator of the caller's"
     nodes = calls_of(vm)
-    unknown = next((n for n in nodes if not is_repeatable(n)), None)
+    unknown = next((n for n in nodes if not has_no_effect(n)), None)
     if not ends and any(n.target is WHILE_LOOP for n in nodes):
         return "a loop of the graph may not end where a check fails"
     if unknown is not None:
@@ -145,24 +151,6 @@ def refusal(vm: Interpreter, flags: list[Tensor], ends: bool) -> str | None:
         if unsafe is not None:
             return f"{unsafe.name}, behind it, stops the GPU for values that the check keeps away"
     return None
-
-
-def is_repeatable(node: fx.Node) -> bool:
-    """Whether a call can be made a second time: it has no effect but on what it is given and on random numbers."""
-    target = node.target
-    if node.op == "call_module":
-        return False
-    if isinstance(target, str):
-        return True
-    if isinstance(target, OpOverload | OpOverloadPacket):
-        library, _, name = str(getattr(target, "overloadpacket", target)).partition(".")
-        return library in _LIBRARIES and not name.startswith("seed")  # which seeds GPUs that nothing rewinds
-    module = getattr(target, "__module__", None) or ""
-    return not module.startswith("torch.distributed") and module.partition(".")[0] in _PURE
-
-
-_PURE = ("", "torch", "_operator", "builtins", "math", "intarsia")
-_LIBRARIES = ("aten", "prims", "torchvision", "intarsia_random")  # whose operators do nothing but compute
 
 
 def _stops_device(node: fx.Node) -> bool:

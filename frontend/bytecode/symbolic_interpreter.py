@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..branches.asked import number_asked, retried, settled
 from ..branches.branches import Branches
 from ..branches.checks import Checks
 from ..branches.sides import Side
@@ -92,6 +93,7 @@ class SymbolicInterpreter:
         self.symbolic = ExitStack()
         self.fake_mode = new_fake_mode(None)
         self.out = OutputGraph(self.fake_mode, self.trace)
+        self.out.settled = functools.partial(settled, self)
         self.out.number_in, self.out.read.allow = self.dynamic.any_item, self.dynamic.may_be_late
         self.guards = GuardSet(where=self.here)
         self.definitions = Definitions()
@@ -355,9 +357,7 @@ class SymbolicInterpreter:
         except (CaptureError, UserRaise):
             raise
         except data_dependent_errors() as error:
-            raise GraphBreak(
-                f"control flow or a number depends on a tensor's values ({type(error).__name__})"
-            ) from None
+            return retried(self, error, function, args, kwargs)
         except Exception as error:
             if self.carried is not None and self.carried.error is error:
                 raise UserRaise(self.carried.restore()) from None
@@ -385,6 +385,7 @@ class SymbolicInterpreter:
             return asked(self, tensor, name)
         if name != "item" or getattr(tensor, "constant", None) is None:
             number = read_list(self, tensor, name) if name in ("item", "tolist") and not args and not kwargs else None
+            number = number_asked(self, tensor) if number is None and name == "item" else number
             if number is not None:
                 return number
             refuse_method(name)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor, fx
 
 from ..state import Interpreter
+from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance, namespace_of
 from .effects import DELETED
 
-__all__ = ["calls_of", "changes", "is_repeatable", "is_writing", "may_draw"]
+__all__ = ["calls_of", "changes", "has_no_effect", "is_repeatable", "is_writing", "may_draw"]
 
 # Parts of the names of operators that draw random numbers.
 _RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson"]
@@ -34,6 +35,24 @@ def may_draw(node: fx.Node) -> bool:
     """Whether a call draws random numbers, by the name of its operator."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     return any(word in name for word in _RANDOM)
+
+
+def has_no_effect(node: fx.Node) -> bool:
+    """Whether a call can be made a second time: it has no effect but on what it is given and on random numbers."""
+    target = node.target
+    if node.op == "call_module":
+        return False
+    if isinstance(target, str):
+        return True
+    if isinstance(target, OpOverload | OpOverloadPacket):
+        library, _, name = str(getattr(target, "overloadpacket", target)).partition(".")
+        return library in _LIBRARIES and not name.startswith("seed")  # which seeds GPUs that nothing rewinds
+    module = getattr(target, "__module__", None) or ""
+    return not module.startswith("torch.distributed") and module.partition(".")[0] in _PURE
+
+
+_PURE = ("", "torch", "_operator", "builtins", "math", "intarsia")
+_LIBRARIES = ("aten", "prims", "torchvision", "intarsia_random")  # whose operators do nothing but compute
 
 
 def changes(vm: Interpreter) -> tuple[str, ...]:

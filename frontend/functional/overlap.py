@@ -75,8 +75,20 @@ def _is_in_order(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
             if n != 1 and stride != step:
                 return False
         elif hint_of(n) is not None or not same_size(stride, step):
-            return False
+            return _is_dense(sizes, strides)
         step *= n
+    return True
+
+
+def _is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """The same of elements in another order of the dimensions (`nonzero` gives its columns), where sizes are as values say."""
+    ahead, step = [(n, s) for n, s in zip(sizes, strides, strict=True) if type(n) is not int or n != 1], 1
+    while ahead:
+        following = next((p for p in ahead if same_size(p[1], step)), None)
+        if following is None or type(following[0]) is not int and hint_of(following[0]) is not None:
+            return False
+        ahead = [p for p in ahead if p is not following]  # equal ones are not asked for: that would be a guard
+        step *= following[0]
     return True
 
 

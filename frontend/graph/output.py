@@ -110,6 +110,7 @@ class OutputGraph:
         self.read.node = self.node
         self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
         self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
+        self.settled: Callable[..., Any] = lambda *_: None  # arguments with numbers for what guards may ask for
         self.modes = 0  # how often the program has set the grad mode, or asked for it
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.meta: dict[str, Any] = {}  # of the graph module
@@ -364,6 +365,9 @@ class OutputGraph:
         try:
             result = self.read.run(function, run_args, kwargs)
         except self._break as error:
+            again = self.settled(args, kwargs, type(error).__name__ == "DataDependentOutputException")
+            if again is not None:
+                return self._call(op, target, *again, getattr(again[0][0], target) if op == "call_method" else function)
             what = "the size of the result" if type(error).__name__ == "DynamicOutputShapeException" else "the result"
             raise GraphBreak(f"{what} of {_called(target)} depends on a tensor's values") from None
         except self._refused as error:

@@ -1,0 +1,204 @@
+"""Truths and numbers that follow from integers of the caller's (masks, lengths, sizes in buffers): asked again in front of the graph.
+
+Where a graph would end because Python needs such a value, capture takes the one of the call that is captured, and a guard computes it
+again in each call. That is right whatever the value depends on; it is only worth it where the value seldom changes and costs little. So
+it has to follow from integers and truths alone, by few operators, and a value that has turned often breaks the graph as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..entry.nature import has_no_effect, may_draw
+from ..errors import CaptureError, GraphBreak
+from ..graph.aside import storage_of
+from ..graph.output import MUTATES, GraphInput
+from ..graph.sym_nodes import FUNCTIONS, applied
+from ..guards.computation import Computation
+from ..guards.source import Computed, Fetch, Made, Source
+from ..state import Interpreter
+from ..torch_private.fake import real_tensors
+from ..torch_private.symbols import fix_symbol, is_unknown
+from ..values.kinds import SYMBOLIC, isinstance
+
+__all__ = ["number_asked", "retried", "settled"]
+
+_MOST = 48  # operators between the caller's integers and a value
+_TURNS = 2  # a value that turns more often breaks the graph
+_WHOLE = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool])
+
+
+def number_asked(vm: Interpreter, value: Any) -> Any:
+    """What a tensor of one number holds, or what a number is that only the running program knows, guarded; None where the graph has to end."""
+    if vm.side is not None or vm.out.inside or vm.exporting:
+        return None
+    try:
+        node = _node_of(vm, value)
+    except CaptureError:
+        return None
+    part = None if node is None else _Part(vm).of(node)
+    if part is None:
+        return None
+    computation, inputs = part
+    real = [info.real for info in inputs]
+    with real_tensors():
+        found = computation(*(r.detach() if isinstance(r, Tensor) else r for r in real))
+    if type(found) not in (bool, int, float) or found != found:
+        return None
+    settings = [i for i in inputs if isinstance(i.fake, Tensor)]
+    if all(i.static and i.fake.numel() == 1 for i in settings) and len(settings) == len(inputs):
+        with real_tensors():
+            guards: list[tuple[Source, Any]] = [(Fetch(Tensor.item, i.source), i.real.item()) for i in settings]
+    else:
+        guards = [(Fetch(type(found), Computed(computation, tuple(i.source for i in inputs))), found)]
+    if any(vm.dynamic.marks.turns.get(source, 0) > _TURNS for source, _ in guards):
+        return None
+    for source, expected in guards:
+        vm.guards.add("equals", source, expected)
+    _note(value, found)
+    return found
+
+
+def settled(vm: Interpreter, args: Any, kwargs: Any, reads: bool = False) -> Any:
+    """The arguments of a call with numbers in place of what only the running program knows; None where nothing was found.
+
+    With `reads` these are tensors of one integer, too, but for the first argument: the call has just asked for their values.
+    """
+    found = False
+
+    def number(item: Any, inside: bool) -> Any:
+        nonlocal found
+        kind = type(item)
+        if kind in (tuple, list, torch.Size):
+            made = [number(i, True) for i in item]
+            return made if kind is list else tuple(made)
+        if kind is dict:
+            return {k: number(i, True) for k, i in item.items()}
+        if isinstance(item, SYMBOLIC):
+            asked = number_asked(vm, item) if _is_read(item) else None
+        elif isinstance(item, Tensor):
+            for size in item.shape:
+                if isinstance(size, torch.SymInt) and _is_read(size) and number_asked(vm, size) is not None:
+                    found = found or not _is_read(size)
+            whole = reads and inside and item.dtype in _WHOLE and item.dtype != torch.bool and item.dim() == 0
+            asked = number_asked(vm, item) if whole else None
+        else:
+            asked = None
+        if asked is None:
+            return item
+        found = True
+        return asked
+
+    made = *(number(a, k > 0) for k, a in enumerate(args)), number(kwargs, True)
+    return (made[:-1], made[-1]) if found else None
+
+
+def retried(vm: Interpreter, error: Exception, function: Any, args: Any, kwargs: Any) -> Any:
+    """A call of Python code that failed for a number that only the running program knows: again, with numbers."""
+    again = settled(vm, args, kwargs)
+    if again is None:
+        raise GraphBreak(f"control flow or a number depends on a tensor's values ({type(error).__name__})") from None
+    return vm.native(function, *again[0], **again[1])
+
+
+def _is_read(value: Any) -> bool:
+    return any(map(is_unknown, value.node.expr.free_symbols))
+
+
+def _note(value: Any, found: Any) -> None:
+    """Tell torch's environment of symbols what a number is."""
+    try:
+        if isinstance(value, torch.SymBool):
+            torch._check(value if found else torch.sym_not(value))
+        elif isinstance(value, torch.SymInt):
+            torch._check(value == found)
+            fix_symbol(value, found)
+    except RuntimeError:
+        pass
+
+
+def _node_of(vm: Interpreter, value: Any) -> fx.Node | None:
+    if isinstance(value, Tensor):
+        plain = vm.out.is_known(value) and getattr(value, "constant", None) is None
+        return vm.out.node(value) if plain and all(type(n) is int and n == 1 for n in value.shape) else None
+    if isinstance(value, torch.SymBool):
+        expr = value.node.expr
+        function, _ = FUNCTIONS.get(type(expr).__name__, (None, None))
+        if function is None:
+            return None
+        made = applied(function, [vm.out._expr_node(arg, None) for arg in expr.args], vm.out.sym_call)
+    else:
+        made = vm.out.sym_node(value) if isinstance(value, torch.SymInt) else None
+    return made if isinstance(made, fx.Node) else None
+
+
+class _Part:
+    """The nodes that a value follows from."""
+
+    def __init__(self, vm: Interpreter) -> None:
+        self.vm = vm
+        self.inputs = {info.node: info for info in vm.out.inputs.values() if info.node is not None}
+        self.found: set[fx.Node] = set()
+        self.memory: set[int] = set()
+
+    def of(self, node: fx.Node) -> tuple[Computation, list[GraphInput]] | None:
+        """The function, and the inputs that it takes; None where it is none that a guard should run."""
+        if not self._add(node):
+            return None
+        while written := self.memory & self.vm.out._written:
+            writes = [n for n in self.vm.out.graph.nodes if n.meta.get(MUTATES) and n not in self.found]
+            more = [n for n in writes if any(_memory(a) in written for a in n.all_input_nodes)]
+            if not more:
+                break
+            if not all(map(self._add, more)):
+                return None
+        nodes = [n for n in self.vm.out.graph.nodes if n in self.found]
+        graph = fx.Graph()
+        made: dict[fx.Node, fx.Node] = {}
+        inputs = [n for n in nodes if n.op == "placeholder"]
+        for count, one in enumerate([*inputs, *(n for n in nodes if n.op != "placeholder")]):
+            if one.op == "placeholder":
+                made[one] = graph.placeholder(f"v{count}")
+                continue
+            args = fx.map_arg(one.args, made.__getitem__)
+            kwargs = fx.map_arg(one.kwargs, made.__getitem__)
+            made[one] = graph.create_node(one.op, one.target, args, kwargs, name=f"v{count}")
+        graph.output(made[node])
+        run: Callable[..., Any] = fx.GraphModule({}, graph).forward
+        return Computation(graph.python_code("self").src, run), [self.inputs[n] for n in inputs]
+
+    def _add(self, node: fx.Node) -> bool:
+        """Add a node and all before it, if a guard should run them."""
+        ahead = [node]
+        while ahead:
+            one = ahead.pop()
+            if one in self.found:
+                continue
+            if not self._takes(one) or len(self.found) > _MOST:
+                return False
+            self.found.add(one)
+            self.memory.add(_memory(one))
+            ahead += one.all_input_nodes
+        return True
+
+    def _takes(self, node: fx.Node) -> bool:
+        if node.op == "placeholder":
+            info = self.inputs.get(node)
+            if info is None or type(info.source) is Made:
+                return False
+            if not isinstance(info.fake, Tensor):
+                return type(info.real) is int
+            return info.fake.dtype in _WHOLE and type(info.real) in _PLAIN and not self.vm.out.is_written(info)
+        return node.op in ("call_function", "call_method") and has_no_effect(node) and not may_draw(node)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _memory(node: fx.Node) -> int:
+    value = node.meta.get("example_value")
+    return storage_of(value) if isinstance(value, Tensor) else 0
