@@ -22,7 +22,7 @@ from ..guards.computation import Computation
 from ..guards.source import Computed, Fetch, Made, Source
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
-from ..torch_private.symbols import fix_symbol, is_unknown
+from ..torch_private.symbols import is_unknown
 from ..values.kinds import SYMBOLIC, isinstance
 
 __all__ = ["number_asked", "retried", "settled"]
@@ -116,7 +116,6 @@ def _note(value: Any, found: Any) -> None:
             torch._check(value if found else torch.sym_not(value))
         elif isinstance(value, torch.SymInt):
             torch._check(value == found)
-            fix_symbol(value, found)
     except RuntimeError:
         pass
 

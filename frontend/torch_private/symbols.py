@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import sympy
 import torch
 from torch import Tensor
 
@@ -117,13 +116,6 @@ def unknown_symbol(value: Any) -> Any:
     """The symbol that a symbolic number is, where only the running program knows it; else None."""
     expr = value.node._expr if isinstance(value, torch.SymInt) else None
     return expr if expr is not None and expr.is_Symbol and is_unknown(expr) else None
-
-
-def fix_symbol(value: Any, number: int) -> None:
-    """From here on a symbol that only the running program knows is this number, of which torch keeps 0 and 1 as a relation alone."""
-    expr = value.node.expr
-    if expr.is_Symbol:
-        value.node.shape_env._set_replacement(expr, sympy.Integer(number), "a guard")  # tried with 2.11 and 2.13
 
 
 def same_size(a: Any, b: Any) -> bool:
