@@ -106,7 +106,8 @@ def retried(vm: Interpreter, error: Exception, function: Any, args: Any, kwargs:
 
 
 def _is_read(value: Any) -> bool:
-    return any(map(is_unknown, value.node.expr.free_symbols))
+    expr = getattr(value.node, "expr", None)  # a ragged size of a nested tensor has none
+    return expr is not None and any(map(is_unknown, expr.free_symbols))
 
 
 def _note(value: Any, found: Any) -> None:

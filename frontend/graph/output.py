@@ -367,7 +367,10 @@ class OutputGraph:
         except self._break as error:
             again = self.settled(args, kwargs, type(error).__name__ == "DataDependentOutputException")
             if again is not None:
-                return self._call(op, target, *again, getattr(again[0][0], target) if op == "call_method" else function)
+                args, kwargs = again
+                return self._call(
+                    op, target, args, kwargs, getattr(args[0], target) if op == "call_method" else function
+                )
             what = "the size of the result" if type(error).__name__ == "DynamicOutputShapeException" else "the result"
             raise GraphBreak(f"{what} of {_called(target)} depends on a tensor's values") from None
         except self._refused as error:
