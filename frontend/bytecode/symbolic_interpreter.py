@@ -385,7 +385,9 @@ class SymbolicInterpreter:
             return asked(self, tensor, name)
         if name != "item" or getattr(tensor, "constant", None) is None:
             number = read_list(self, tensor, name) if name in ("item", "tolist") and not args and not kwargs else None
-            number = number_asked(self, tensor) if number is None and name == "item" else number
+            number = (
+                number_asked(self, tensor) if number is None and name == "item" and not (args or kwargs) else number
+            )
             if number is not None:
                 return number
             refuse_method(name)

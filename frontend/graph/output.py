@@ -365,8 +365,7 @@ class OutputGraph:
         try:
             result = self.read.run(function, run_args, kwargs)
         except self._break as error:
-            again = self.settled(args, kwargs, type(error).__name__ == "DataDependentOutputException")
-            if again is not None:
+            if again := self.settled(args, kwargs, type(error).__name__ == "DataDependentOutputException"):
                 args, kwargs = again
                 return self._call(
                     op, target, args, kwargs, getattr(args[0], target) if op == "call_method" else function
