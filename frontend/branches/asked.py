@@ -17,6 +17,7 @@ from ..entry.nature import has_no_effect, may_draw
 from ..errors import CaptureError, GraphBreak
 from ..graph.aside import storage_of
 from ..graph.output import MUTATES, GraphInput
+from ..graph.read_numbers import read_list
 from ..graph.sym_nodes import FUNCTIONS, applied
 from ..guards.computation import Computation
 from ..guards.source import Computed, Fetch, Made, Source
@@ -25,7 +26,7 @@ from ..torch_private.fake import real_tensors
 from ..torch_private.symbols import is_unknown
 from ..values.kinds import SYMBOLIC, isinstance
 
-__all__ = ["number_asked", "retried", "settled"]
+__all__ = ["number_asked", "read_asked", "retried", "settled"]
 
 _MOST = 48  # operators between the caller's integers and a value
 _TURNS = 2  # a value that turns more often breaks the graph
@@ -95,6 +96,12 @@ def settled(vm: Interpreter, args: Any, kwargs: Any, reads: bool = False) -> Any
 
     made = *(number(a, k > 0) for k, a in enumerate(args)), number(kwargs, True)
     return (made[:-1], made[-1]) if found else None
+
+
+def read_asked(vm: Interpreter, tensor: Tensor, method: str) -> Any:
+    """What stands for `tensor.item()` or `tensor.tolist()`; None where the graph has to end."""
+    number = read_list(vm, tensor, method)
+    return number_asked(vm, tensor) if number is None and method == "item" else number
 
 
 def retried(vm: Interpreter, error: Exception, function: Any, args: Any, kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..branches.asked import number_asked, retried, settled
+from ..branches.asked import read_asked, retried, settled
 from ..branches.branches import Branches
 from ..branches.checks import Checks
 from ..branches.sides import Side
@@ -30,7 +30,6 @@ from ..gradients.inside import Inside
 from ..graph.dynamic import Dynamic, Marks
 from ..graph.fake_dispatch import new_fake_mode
 from ..graph.output import OutputGraph
-from ..graph.read_numbers import read_list
 from ..guards.definitions import Definitions
 from ..guards.guards import GuardSet
 from ..guards.source import Attr, Fetch, Item, Source
@@ -384,10 +383,7 @@ class SymbolicInterpreter:
         if name in ASKED and not args and not kwargs:
             return asked(self, tensor, name)
         if name != "item" or getattr(tensor, "constant", None) is None:
-            number = read_list(self, tensor, name) if name in ("item", "tolist") and not args and not kwargs else None
-            number = (
-                number_asked(self, tensor) if number is None and name == "item" and not (args or kwargs) else number
-            )
+            number = read_asked(self, tensor, name) if name in ("item", "tolist") and not args and not kwargs else None
             if number is not None:
                 return number
             refuse_method(name)
