@@ -168,6 +168,11 @@ def check_key(vm: Interpreter, key: Any) -> None:
         for item in tuple.__iter__(key):
             check_key(vm, item)
         return
+    if isinstance(key, nn.Module):
+        known = vm.user.by_value.get(id(key))
+        if known is not None:
+            vm.guards.add("is", known.source, known.real)  # found by identity
+        return
     if isinstance(key, type | types.FunctionType | nn.Module | Tensor) or not kind.__flags__ & HEAP_TYPE:
         return
     if getattr(kind, "__hash__", None) is None:

@@ -556,7 +556,9 @@ def _aliasing(vm: SymbolicInterpreter) -> None:
         vm.guards.extra.append(Distinct(containers))
     changed_kinds = {type(obj) for obj, _ in vm.effects.attrs.values()}
     for kind in changed_kinds:
-        same = [e.source for e in vm.user.by_real.values() if type(e.real) is kind and not isinstance(e.source, Const)]
+        same = [e.source for e in vm.user.by_real.values() if type(e.real) is kind]
+        if not vm.dynamic.marks.modules or not issubclass(kind, nn.Module):
+            same = [source for source in same if not isinstance(source, Const)]
         if len(same) > 1 and not issubclass(kind, Tensor):
             vm.guards.extra.append(Distinct(same))
     arguments = vm.user.arg_tensors

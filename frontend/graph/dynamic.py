@@ -152,9 +152,8 @@ class Marks:
         self.inside: set[Source] = set()
         # Arguments of a piece that have no symbol and are something else in every call.
         self.varying: set[Source] = set()
-        self.turns: dict[
-            Source, int
-        ] = {}  # how often a comparison that an `if` asks for had another answer than before
+        self.modules: set[Source] = set()  # where another module came to a piece
+        self.turns: dict[Source, int] = {}  # how often an `if` on a comparison had another answer than before
         self.floats = False  # whether the backend takes symbolic floats
         self.gradients = True  # whether it takes graphs that take gradients themselves
 
@@ -179,6 +178,7 @@ class Marks:
         """
         seen: dict[Source, list[Any]] = {}
         for guards in earlier:
+            self.modules |= guards.other_modules(values)
             for source, expected in guards.pinned():
                 seen.setdefault(source, []).append(expected)
         for source, known in seen.items():

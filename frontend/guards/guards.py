@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
@@ -252,6 +253,17 @@ class GuardSet:
         for guard in self.parts.values():
             if guard.kind == "equals" and isinstance(guard.source, Fetch) and guard.source.function is bool:
                 yield guard.source, guard.expected
+
+    def other_modules(self, values: Mapping[str, Any]) -> set[Source]:
+        """The places of a module where a call has another one of its class."""
+        found: set[Source] = set()
+        for guard in self.parts.values():
+            if isinstance(guard.source.root(), Arg) and guard.is_replaceable():
+                with suppress(Exception):  # whatever the user's own attributes raise
+                    module = guard.source.fetch(values)
+                    if module is not guard.expected and type(module) is type(guard.expected):
+                        found.add(guard.source)
+        return found
 
     def pinned(self) -> Iterator[tuple[Source, Any]]:
         """What is expected to be one text or float, to have these keys (a tuple), or to be one class or an instance of it."""

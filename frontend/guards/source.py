@@ -7,7 +7,7 @@ identity) to the value. Equal paths compare equal, so that generated code fetche
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,13 @@ class Source:
         """The first step of the path."""
         base: Source | None = getattr(self, "base", None)
         return self if base is None else base.root()
+
+    def leads_through(self, places: Set[Source]) -> bool:
+        """Whether the path comes by one of these places, or ends there."""
+        base: Source | None = self if places else None
+        while base is not None and base not in places:
+            base = getattr(base, "base", None)
+        return base is not None
 
     def __str__(self) -> str:
         return self.name()

@@ -29,6 +29,8 @@ from .lazy import Unread
 
 __all__ = ["UserState"]
 
+# What is asked of a module itself when it is called, unguarded.
+_MODULE_MARKS = ("_intarsia_disabled", "_compiled_call_impl")
 _STATE_TYPES = (contextvars.ContextVar,)
 
 
@@ -138,6 +140,8 @@ class UserState:
         if isinstance(value, Tensor):
             return self._tensor(value, source)
         if isinstance(value, nn.Module):
+            if source.leads_through(self.vm.dynamic.marks.modules):
+                return self._one_of_many(value, source)
             guards.add("is", source, value)
             self.track(value, value, Const(value, source.name()))
             return value
@@ -162,6 +166,18 @@ class UserState:
                 self.track(value, shadow, source)
             return shadow
         return self._object(value, source)
+
+    def _one_of_many(self, module: nn.Module, source: Source) -> nn.Module:
+        """A module in whose place another one was in an earlier call, as the layers of a loop that breaks are: an object of its class."""
+        self.vm.guards.add("type", source, type(module))
+        self.vm.definitions.note(type(module))
+        for name in _MODULE_MARKS:
+            if name not in module.__dict__:
+                self.vm.guards.add("missing", Attr(source, "__dict__"), name)
+            else:
+                self.vm.guards.add("is", source, module)
+        self.track(module, module, source)
+        return module
 
     def _is_appended_to(self) -> bool:
         return self.appending is not None and self.appending is self.vm.frames[-1]
