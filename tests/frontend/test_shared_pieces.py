@@ -74,7 +74,9 @@ CHANGES = {
     "a_frozen_weight": lambda net: net.layers[0].second.weight.requires_grad_(False),
     "another_class": _changes_class,
     "a_part_is_replaced": lambda net: setattr(net.layers[3], "second", nn.Identity()),
-    "a_hook_in_front_of_another": lambda net: net.layers[5].second.register_forward_pre_hook(lambda m, args: (args[0] + 1,)),
+    "a_hook_in_front_of_another": lambda net: net.layers[5].second.register_forward_pre_hook(
+        lambda m, args: (args[0] + 1,)
+    ),
 }
 
 
