@@ -554,11 +554,10 @@ def _aliasing(vm: SymbolicInterpreter) -> None:
     containers = list(dict.fromkeys(containers))
     if (changed or vm.user.appended) and len(containers) > 1:  # a change to one must not be a change to another
         vm.guards.extra.append(Distinct(containers))
-    changed_kinds = {type(obj) for obj, _ in vm.effects.attrs.values()}
-    for kind in changed_kinds:
-        same = [e.source for e in vm.user.by_real.values() if type(e.real) is kind]
-        if not vm.dynamic.marks.modules or not issubclass(kind, nn.Module):
-            same = [source for source in same if not isinstance(source, Const)]
+    for kind in {type(obj) for obj, _ in vm.effects.attrs.values()}:
+        constants = vm.dynamic.marks.modules and issubclass(kind, nn.Module)
+        found = [e.source for e in vm.user.by_real.values() if type(e.real) is kind]
+        same = [source for source in found if constants or not isinstance(source, Const)]
         if len(same) > 1 and not issubclass(kind, Tensor):
             vm.guards.extra.append(Distinct(same))
     arguments = vm.user.arg_tensors
