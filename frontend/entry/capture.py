@@ -550,9 +550,9 @@ def _leave_scopes(vm: SymbolicInterpreter) -> None:
 def _aliasing(vm: SymbolicInterpreter) -> None:
     """Rely on different tensors staying different; refuse writes to memory that two inputs share."""
     changed = [shadow for shadow in vm.user.shadows if shadow.changed()]
-    containers = list(dict.fromkeys(found.source for found in (*vm.user.shadows, *vm.user.appended)))
+    containers = dict.fromkeys([s.source for s in vm.user.shadows] + [u.source for u in vm.user.appended])
     if (changed or vm.user.appended) and len(containers) > 1:  # a change to one must not be a change to another
-        vm.guards.extra.append(Distinct(containers))
+        vm.guards.extra.append(Distinct(list(containers)))
     for kind in {type(obj) for obj, _ in vm.effects.attrs.values()}:
         constants = vm.dynamic.marks.modules and issubclass(kind, nn.Module)
         found = (e.source for e in vm.user.by_real.values() if type(e.real) is kind)
