@@ -149,10 +149,16 @@ def _check_unseen(vm: Interpreter, cls: type) -> None:
 
 
 def _is_plain_mode(cls: type) -> bool:
-    """Whether a function mode of the program's is entered and left as torch does it."""
-    own = cls.__module__.partition(".")[0] != "torch"
+    """Whether a function mode is entered and left as torch does it."""
     base = TorchFunctionMode
-    return own and all(objects.lookup(cls, n)[0] is vars(base)[n] for n in ("__enter__", "__exit__"))
+    return all(objects.lookup(cls, n)[0] is vars(base)[n] for n in ("__enter__", "__exit__"))
+
+
+ROWS.describe(
+    TorchFunctionMode.__enter__,
+    TorchFunctionMode.__exit__,
+    refused="a torch function mode is entered or left by a call, or by a class that does more than that",
+)
 
 
 def _enter_function_mode(vm: Interpreter, mode: Any) -> Scope:

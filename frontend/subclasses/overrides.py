@@ -175,10 +175,14 @@ class Overrides:
             raise Unsupported(f"{name} makes a tensor, and does not ask __torch_function__")
         return NotImplemented
 
-    def check_alone(self, what: str) -> None:
-        """Break where something else than torch's plain operators is called in what torch runs in a way of its own."""
-        if self.modes or self.parts or any(not known.wrapper for known in self.known.values()):
-            seen = "a torch function mode" if self.modes else "tensors of a class of the program's"
+    def check_alone(self, what: str, asks: bool = False) -> None:
+        """Break where something else than torch's plain operators is called in what torch runs in a way of its own.
+
+        `asks`: it asks for facts of its tensors alone, which torch's own modes (that for masks of `flex_attention`) leave as they are.
+        """
+        seen_by = [m for m in self.modes if not (asks and type(m).__module__.partition(".")[0] == "torch")]
+        if seen_by or self.parts or any(not known.wrapper for known in self.known.values()):
+            seen = "a torch function mode" if seen_by else "tensors of a class of the program's"
             raise GraphBreak(f"{what} meets {seen}")
 
     def _spreads(self) -> bool:

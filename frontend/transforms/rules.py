@@ -25,7 +25,8 @@ __all__ = ["ROWS", "Transformed", "made_before"]
 
 ROWS = Rows()
 
-_LOOPS = (torch.vmap, torch.func.vmap, torch.func.functionalize)  # take no derivatives
+_VMAPS = (torch.vmap, torch.func.vmap)
+_LOOPS = (*_VMAPS, torch.func.functionalize)  # take no derivatives
 
 
 class Transformed:
@@ -52,7 +53,8 @@ class Transformed:
         options = _materialized(self.vm, self.options)
         args, kwargs = _materialized(self.vm, args), _materialized(self.vm, kwargs)
         batches = self.transform not in (torch.func.grad, torch.func.grad_and_value, torch.func.functionalize)
-        return _run(self.vm, self.function, run, self.transform not in _LOOPS, batches)
+        asks = self.transform in _VMAPS and options.get("chunk_size") is None
+        return _run(self.vm, self.function, run, self.transform not in _LOOPS, batches, asks)
 
 
 def _materialized(vm: Interpreter, value: Any) -> Any:
@@ -60,9 +62,14 @@ def _materialized(vm: Interpreter, value: Any) -> Any:
 
 
 def _run(
-    vm: Interpreter, function: Any, run: Callable[[Inside], Any], differentiates: bool = True, batches: bool = False
+    vm: Interpreter,
+    function: Any,
+    run: Callable[[Inside], Any],
+    differentiates: bool = True,
+    batches: bool = False,
+    asks: bool = False,
 ) -> Any:
-    """`run` with the function as torch may call it."""
+    """`run` with the function as torch may call it; `asks`: of what torch calls itself, a function mode sees questions alone."""
 
     def with_function(below: Below) -> Any:
         inside = Inside(vm, function, below, differentiates, batches)
@@ -73,7 +80,7 @@ def _run(
 
     if differentiates:
         _check_mode(vm)
-    return _recorded(vm, with_function)
+    return _recorded(vm, with_function, asks)
 
 
 def _check_mode(vm: Interpreter) -> None:
@@ -82,7 +89,7 @@ def _check_mode(vm: Interpreter) -> None:
         raise GraphBreak("a derivative is taken in inference mode, of which its result is no tensor")
 
 
-def _recorded(vm: Interpreter, run: Callable[[Below], Any]) -> Any:
+def _recorded(vm: Interpreter, run: Callable[[Below], Any], asks: bool = False) -> Any:
     """What `run` gives, with the operators below the transform in the graph."""
 
     def transformed() -> Any:
@@ -99,7 +106,7 @@ def _recorded(vm: Interpreter, run: Callable[[Below], Any]) -> Any:
         return result
 
     out = vm.out
-    vm.overrides.check_alone("a transform of torch.func")
+    vm.overrides.check_alone("a transform of torch.func", asks)
     before = set(out.graph.nodes)
     return vm.native(transformed)
 

@@ -105,10 +105,7 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     keys = list(value)
     if keys and all(isinstance(k, Tensor) for k in keys):
         return _by_tensor(vm, value, source, keys)
-    if not all(
-        is_constant(k) or isinstance(k, type) or vm.user.wrap(k, _key_source(source, i)) is k
-        for i, k in enumerate(keys)
-    ):
+    if not _are_keys(vm, keys, source):
         raise Unsupported(f"the keys of {source.name()} are tensors or containers")
     vm.guards.add("keys", source, keys)
     for i, key in enumerate(keys):
@@ -120,6 +117,14 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     for key in keys:
         copy[key] = vm.user.wrap(value[key], Item(source, key))
     return copy
+
+
+def _are_keys(vm: Interpreter, keys: list[Any], source: Source) -> bool:
+    """Whether capture works with the keys themselves: constants, classes, functions, modules."""
+    return all(
+        is_constant(k) or isinstance(k, type) or vm.user.wrap(k, _key_source(source, i)) is k
+        for i, k in enumerate(keys)
+    )
 
 
 def _by_tensor(vm: Interpreter, value: Any, source: Source, keys: list[Tensor]) -> Any:
@@ -141,8 +146,8 @@ def _key_source(source: Source, index: int) -> Source:
 
 
 def _set(vm: Interpreter, value: Any, source: Source) -> Any:
-    if not all(is_constant(v) or isinstance(v, type) for v in value):
-        raise Unsupported(f"the set {source.name()} holds more than constants")
+    if not _are_keys(vm, list(value), source):
+        raise Unsupported(f"the set {source.name()} holds tensors or containers")
     vm.guards.add("keys", source, list(value))
     for i, key in enumerate(value):
         vm.user.held(key, _key_source(source, i))

@@ -18,7 +18,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from harness import compiled
+from harness import compiled, same
+from torch import nn
 
 from intarsia.frontend.guards.definitions import can_watch
 from intarsia.frontend.guards.recompile_reason import show
@@ -147,3 +148,24 @@ def test_what_is_shown_of_a_value_runs_nothing_of_the_program() -> None:
 def test_this_python_tells_changes_of_classes_and_functions() -> None:
     """Every supported version does; otherwise each question is asked in each call."""
     assert can_watch()
+
+
+def test_sets_of_functions_and_modules():
+    """Capture works with what is in them; what is added or comes in their place is seen."""
+    layers = {nn.ReLU(), nn.Tanh()}
+    known, fixed, (layer, _) = {torch.sin, len}, frozenset([torch.cos, abs]), layers
+
+    def program(x, function, module):
+        factor = 2 if function in known else 3
+        result = function(x) * factor * (5 if module in layers else 7)
+        return result, len(known), function in fixed, known & fixed
+
+    fast, log = compiled(program)
+    x = torch.ones(3)
+    for function, module in ((torch.sin, layer), (torch.cos, layer), (torch.cos, nn.Tanh())):
+        assert same(fast(x, function, module), program(x, function, module))
+    known.add(torch.cos)
+    assert same(fast(x, torch.cos, layer), program(x, torch.cos, layer))
+    layers.remove(layer)
+    assert same(fast(x, torch.cos, layer), program(x, torch.cos, layer))
+    assert not log.breaks and not log.fallbacks

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from harness import compiled
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 import intarsia
 
@@ -481,6 +481,42 @@ def test_grad_modes_inside_a_mode_break():
         return y, mode.calls
 
     same_values(program, x())
+
+
+def test_modes_of_torch_and_modes_that_enter_otherwise():
+    class Own(Count):
+        def __enter__(self):
+            super().__enter__()
+            return 5
+
+    def base(x):
+        with BaseTorchFunctionMode():
+            return torch.sin(x), torch.ones(3)
+
+    def own(x):
+        with Own() as n:
+            y = torch.sin(x) + n
+        return torch.sin(y), torch.overrides._get_current_function_mode()
+
+    def by_hand(x):
+        mode = Count()
+        mode.__enter__()
+        y = torch.sin(x)
+        mode.__exit__(None, None, None)
+        return torch.sin(y), mode.calls
+
+    same(base, x())
+    same_values(own, x())
+    same_values(by_hand, x())
+    assert torch.overrides._get_current_function_mode() is None
+
+
+def test_vmap_inside_a_mode_of_torch():
+    def program(x):
+        with BaseTorchFunctionMode():
+            return torch.vmap(lambda r: torch.sin(r) * torch.sin(r).sum())(x), torch.vmap(torch.sin, in_dims=1)(x)
+
+    same(program, x())
 
 
 def test_a_mode_that_takes_nothing():
