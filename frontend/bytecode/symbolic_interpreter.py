@@ -48,6 +48,7 @@ from ..values.container import InstanceDict, LazyDict, is_class_namespace, shown
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
+from ..values.protocol import checked_iterator
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
 from ..values.user import UserState
 from . import closing, exceptions
@@ -508,7 +509,7 @@ class SymbolicInterpreter:
             return iter(self.out.call_method("unbind", (value, 0), {}))
         method = objects.find_method(type(value), "__iter__")
         if method is not None:
-            return self.call(method, (value,), {})
+            return checked_iterator(self, self.call(method, (value,), {}))
         mapping = self.tracked_mapping(value)
         if mapping is not None:
             return iter(mapping)

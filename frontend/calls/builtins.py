@@ -48,7 +48,7 @@ from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
-from ..values.kinds import isinstance
+from ..values.kinds import HEAP_TYPE, isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
 from . import higher_order, tables
@@ -106,6 +106,8 @@ def iterable(vm: Interpreter, value: Any) -> Any:
     if items is not None:
         return items
     refuse_opaque(vm, value, "iteration")
+    if objects.lookup(type(value), "__iter__")[1] is None and not operators.is_old_sequence(value):
+        return value  # which C code refuses
     if isinstance(value, Tensor) or own_iter or operators.is_old_sequence(value):
         value = vm.iterate(value)
     if objects.find_method(type(value), "__next__"):
@@ -269,7 +271,19 @@ def _id(vm: Interpreter, obj: Any) -> int:
 
 
 ROWS.rule(vars)(lambda vm, obj: objects.load_attr(vm, obj, "__dict__"))
-ROWS.rule(dir)(lambda vm, *args: _refuse("dir() is called"))
+
+
+@ROWS.rule(dir)
+def _dir(vm: Interpreter, *args: Any) -> Any:
+    """Names of what does not change: a module of a library's, a class or an object that capture has made."""
+    for value in args[:1]:
+        if type(value) is types.ModuleType and vm.is_library(value.__name__):
+            return vm.native(dir, value)
+        cls = value if isinstance(value, type) else type(value)
+        made = vm.is_created(value) and all(vm.is_created(c) or not c.__flags__ & HEAP_TYPE for c in cls.__mro__)
+        if made and objects.find_method(type(value), "__dir__") is None:
+            return vm.native(dir, value)
+    raise Unsupported("dir() is called")
 
 
 def _text(name: str, function: Any) -> Any:

@@ -40,9 +40,9 @@ from ..values.kinds import isinstance
 from ..values.sets import check_history
 from ..values.tensor import TensorMethod, is_method_descriptor
 from . import builtins as rules
-from . import contexts, library, marks, natives, optimizers, tables, torch_rules
+from . import contexts, library, marks, natives, optimizers, order, tables, torch_rules
 from .contexts import is_torch_context
-from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, row_of, rule_of
+from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, is_misfit, row_of, rule_of, twin_of
 from .torch_calls import call_operator, check_torch_state, is_operator, is_torch_builtin, torch_answer, torch_call
 from .visibility import check_keys, check_text, check_visible
 
@@ -87,6 +87,9 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
     method = objects.find_method(kind, "__call__")
     if method is not None:
         return Then(method, (function, *args), kwargs)
+    handler = _BY_KIND.get(twin_of(kind))
+    if handler is not None:
+        return handler(vm, function, args, kwargs)
     if _is_scripted(function):
         return _scripted(vm, function, args, kwargs)
     if kind is _INSTANCE_METHOD and function.__name__ == "__call__" and args and _is_scripted(args[0]):
@@ -119,6 +122,8 @@ def _ruled(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwar
     except TypeError as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
             raise
+    if row.target is not type.__call__ and is_misfit(row.target, args, kwargs):
+        return vm.native(row.target, *args, **kwargs)  # which says so, before it does anything
     raise GraphBreak(f"{getattr(function, '__name__', function)} is called with arguments that do not fit it")
 
 
@@ -316,6 +321,11 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if row is None and (stand_in := substituted(function)) is not None:
         return vm.call(stand_in, args, kwargs)
     if row is None:
+        twin = twin_of(function)
+        row = called_row(twin) if twin is not None else None
+        if row is not None and row.apply is not None:
+            return vm.call(twin, args, kwargs)
+    if row is None:
         raise GraphBreak(rules.refusal(function))
     check_refused(row)
     if row.reads == "state":
@@ -336,6 +346,9 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
         args = tuple(_as_mapping(vm, a) for a in args)
     if row.iterates:
         args = tuple(rules.iterable(vm, a) for a in args)
+    if row.sees == "floats":
+        args = library.as_floats(vm, args)
+        check_visible(vm, (*args, *kwargs.values()), function.__name__)
     args = tuple(map(vm.materialize, args))
     kwargs = {k: vm.materialize(v) for k, v in kwargs.items()}
     return vm.native_recorded(function, *args, **kwargs)
@@ -436,7 +449,7 @@ def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs:
         return _made_again(vm, cls, args, kwargs)
     if module.startswith("torch") and called_row(cls) is None:
         raise GraphBreak(f"an object of type {cls.__name__} is constructed")
-    if called_row(cls) is None:
+    if called_row(cls) is None and called_row(twin_of(cls)) is None:
         raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
     made = c_call(vm, cls, args, kwargs)
     return vm.create(made) if user_class or cls is object or hasattr(made, "__dict__") else made
@@ -556,7 +569,16 @@ _BY_KIND: dict[type, Any] = {
 } | dict.fromkeys(C_DESCRIPTORS, _descriptor)
 
 fill(
-    *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, torch_rules.ROWS, transforms.ROWS, messages.ROWS),
+    *(
+        natives.ROWS,
+        sets.ROWS,
+        contexts.ROWS,
+        library.ROWS,
+        order.ROWS,
+        torch_rules.ROWS,
+        transforms.ROWS,
+        messages.ROWS,
+    ),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
     hooks.ROWS,
     subclasses.ROWS,

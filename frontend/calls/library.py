@@ -1,4 +1,4 @@
-"""Functions of Python's library with a meaning of their own: order, numbers, copies, caches."""
+"""Functions of Python's library with a meaning of their own: numbers, copies, caches."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..errors import GraphBreak, UserRaise
+from ..errors import GraphBreak
 from ..graph.dynamic import concrete
 from ..guards.source import Const, Fetch, Item
-from ..state import EITHER, Interpreter
+from ..state import Interpreter
 from ..torch_private.dispatch import storage_key
 from ..torch_private.fake import real_tensors
 from ..values import object as objects
@@ -32,173 +32,11 @@ from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
 from ..values.namespaces import instance_attr
 from .registry import Rows
-from .visibility import check_visible, is_same, refuse_opaque
+from .visibility import check_visible
 
-__all__ = ["call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
+__all__ = ["as_floats", "call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
 
 ROWS = Rows()
-
-# ---- order ----
-
-
-class _Compared:
-    """A key that `functools.cmp_to_key` made."""
-
-    __slots__ = ("compare", "value")
-
-    def __init__(self, compare: Any, value: Any) -> None:
-        self.compare, self.value = compare, value
-
-
-@ROWS.rule(functools.cmp_to_key)
-def _cmp_to_key(vm: Interpreter, compare: Any) -> Any:
-    return lambda value: _Compared(compare, value)
-
-
-class _Ordered:
-    """A value whose `<` is the program's, for sorting in C."""
-
-    __slots__ = ("value", "vm")
-
-    def __init__(self, vm: Interpreter, value: Any) -> None:
-        self.vm, self.value = vm, value
-
-    def __lt__(self, other: _Ordered) -> bool:
-        mine, theirs = self.value, other.value
-        if isinstance(mine, _Compared):
-            mine, theirs = self.vm.call(mine.compare, (mine.value, theirs.value), {}), 0
-        return self.vm.truth(operators.compare(self.vm, "<", mine, theirs))
-
-
-def _keys(vm: Interpreter, items: list[Any], key: Any) -> list[Any]:
-    return items if key is None else [vm.call(key, (item,), {}) for item in items]
-
-
-@ROWS.rule(sorted)
-def _sorted(vm: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
-    items = vm.listed(values)
-    keys = _keys(vm, items, key)
-    ordered: list[Any] = keys if all(map(is_constant, keys)) else [_Ordered(vm, k) for k in keys]
-    order = vm.native(sorted, range(len(items)), key=ordered.__getitem__, reverse=vm.truth(reverse))
-    return [items[i] for i in order]
-
-
-def _sort(vm: Interpreter, items: list[Any], *given: Any, key: Any = None, reverse: Any = False) -> None:
-    if given:
-        vm.native([].sort, *given)  # which refuses them
-    items[:] = _sorted(vm, items, key=key, reverse=reverse)
-
-
-def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
-    def apply(vm: Interpreter, *args: Any, key: Any = None, **default: Any) -> Any:
-        items = list(args) if len(args) > 1 else vm.listed(*args)
-        if not items:
-            return vm.native(function, [], **default)
-        keys = _keys(vm, items, key)
-        if all(map(is_constant, keys)):
-            return items[vm.native(function, range(len(items)), key=keys.__getitem__)]
-        late = vm.dynamic.extreme(keys, function is max) if key is None else None
-        if late is not None:
-            return late
-        if key is None and all(isinstance(item, Tensor) for item in items):
-            return _extreme_tensor(vm, items, symbol)
-        best = 0
-        for i in range(1, len(items)):
-            if vm.truth(operators.compare(vm, symbol, keys[i], keys[best])):
-                best = i
-        return items[best]
-
-    return apply
-
-
-def _extreme_tensor(vm: Interpreter, items: list[Tensor], symbol: str) -> Tensor:
-    best = items[0]
-    for item in items[1:]:
-        found = operators.compare(vm, symbol, item, best)
-        truth = vm.decision(found, EITHER)
-        best = vm.branches.either(vm, found, item, best) if truth is None else item if truth else best
-    return best
-
-
-ROWS.rule(max)(_extreme(max, ">"))
-ROWS.rule(min)(_extreme(min, "<"))
-
-
-@ROWS.rule(any)
-def _any(vm: Interpreter, values: Any) -> bool:
-    return _first(vm, values, True)
-
-
-@ROWS.rule(all)
-def _all(vm: Interpreter, values: Any) -> bool:
-    return not _first(vm, values, False)
-
-
-def _first(vm: Interpreter, values: Any, wanted: bool) -> bool:
-    """Whether some value has this truth; the iterator is left where that is known."""
-    iterator = vm.iterate(values)
-    while True:
-        more, item = vm.advance(iterator)
-        if not more:
-            return False
-        if vm.truth(item) is wanted:
-            return True
-
-
-@ROWS.rule(reversed)
-def _reversed(vm: Interpreter, values: Any) -> Any:
-    if isinstance(values, Tensor):
-        return vm.call(torch.flip, (values, [0]), {}) if values.dim() else values
-    method = objects.find_method(type(values), "__reversed__")
-    if method is not None:
-        return vm.call(method, (values,), {})
-    if objects.find_method(type(values), "__getitem__") is not None:
-        size = vm.call(len, (values,), {})
-        return iter([operators.get_item(vm, values, i) for i in range(size - 1, -1, -1)])
-    values = vm.materialize(values)
-    check_visible(vm, () if isinstance(values, list | tuple | dict) else (values,), "reversed()")
-    return vm.native(reversed, values)
-
-
-def _equal(vm: Interpreter, a: Any, b: Any) -> bool:
-    return is_same(vm, a, b) or vm.truth(operators.compare(vm, "==", a, b))
-
-
-def _count(vm: Interpreter, items: Any, value: Any) -> int:
-    return sum(_equal(vm, item, value) for item in list(items))
-
-
-def _index(vm: Interpreter, items: Any, value: Any, *bounds: Any) -> int:
-    for i in range(len(items))[slice(*bounds)] if bounds else range(len(items)):
-        if _equal(vm, items[i], value):
-            return i
-    text = "tuple.index(x): x not in tuple" if isinstance(items, tuple) else f"{value!r} is not in list"
-    raise UserRaise(ValueError(text))
-
-
-def _remove(vm: Interpreter, items: list[Any], value: Any) -> None:
-    for i, item in enumerate(items):
-        if _equal(vm, item, value):
-            del items[i]
-            return
-    raise UserRaise(ValueError("list.remove(x): x not in list"))
-
-
-def _of_known_items(function: Any) -> Any:
-    """A method of sequences, for those whose items are guarded."""
-
-    def apply(vm: Interpreter, items: Any, *args: Any, **kwargs: Any) -> Any:
-        refuse_opaque(vm, items, f"{function.__name__.strip('_')}()")
-        return function(vm, items, *args, **kwargs)
-
-    return apply
-
-
-ROWS.rule(list.sort)(_of_known_items(_sort))
-ROWS.rule(list.count, tuple.count)(_of_known_items(_count))
-ROWS.rule(list.index, tuple.index)(_of_known_items(_index))
-ROWS.rule(list.remove)(_of_known_items(_remove))
-
 
 # ---- numbers ----
 
@@ -208,8 +46,13 @@ def _is_read(function: Any, tensor: Tensor) -> bool:
     return tensor.is_floating_point() if function is float else tensor.dtype in (torch.int64, torch.int32)
 
 
-def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> Callable[..., Any]:
-    """A built-in that asks its operand's class: the program's methods are interpreted."""
+def _number(
+    function: Callable[..., Any], *names: str, symbolic: Any = None, only: bool = False, floats: bool = False
+) -> Callable[..., Any]:
+    """A built-in that asks its operand's class: the program's methods are interpreted.
+
+    With `only` it asks for nothing else, with `floats` it takes what has no such method for a float.
+    """
 
     def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
         if args:
@@ -226,19 +69,45 @@ def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> 
                     method = objects.find_method(type(value), name)
                     if method is not None and not vm.is_library(method.__module__):
                         return vm.call(method, args, kwargs)
-            check_visible(vm, args, f"{function.__name__}()")
+            if floats:
+                args = (as_float(vm, value), *args[1:])
+            check_visible(vm, args[1:] if only else args, f"{function.__name__}()")
         return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
 
     return apply
 
 
+def as_floats(vm: Interpreter, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`as_float` of each, up to the first one that C code refuses: it does not come to the others."""
+    given: list[Any] = []
+    for value in args:
+        given.append(as_float(vm, value))
+        if isinstance(given[-1], _NO_NUMBERS):
+            return (*given, *(0.0,) * (len(args) - len(given)))
+    return tuple(given)
+
+
+_NO_NUMBERS = (str, bytes, list, tuple, dict, set, frozenset, type(None))
+
+
+def as_float(vm: Interpreter, value: Any) -> Any:
+    """What C code that computes with floats makes of an object whose class says in Python which number it is."""
+    if isinstance(value, float | Tensor) or is_constant(value):
+        return value
+    for name in ("__float__", "__index__"):
+        method = objects.find_method(type(value), name)
+        if method is not None and not vm.is_library(method.__module__):
+            return vm.call(float, (value,), {})
+    return value
+
+
 ROWS.rule(int)(_number(int, "__int__", "__index__", symbolic=torch.sym_int))
 ROWS.rule(float)(_number(float, "__float__", "__index__", symbolic=torch.sym_float))
 ROWS.rule(complex)(_number(complex, "__complex__", "__float__"))
-ROWS.rule(round)(_number(round, "__round__"))
-ROWS.rule(math.floor)(_number(math.floor, "__floor__"))
-ROWS.rule(math.ceil)(_number(math.ceil, "__ceil__"))
-ROWS.rule(math.trunc)(_number(math.trunc, "__trunc__"))
+ROWS.rule(round)(_number(round, "__round__", only=True))
+ROWS.rule(math.floor)(_number(math.floor, "__floor__", floats=True))
+ROWS.rule(math.ceil)(_number(math.ceil, "__ceil__", floats=True))
+ROWS.rule(math.trunc)(_number(math.trunc, "__trunc__", only=True))
 ROWS.rule(operator.index)(_number(operator.index, "__index__"))
 _ABS = _number(abs, "__abs__")
 ROWS.rule(abs, operator.abs)(

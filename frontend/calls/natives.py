@@ -154,6 +154,11 @@ _each(
 )
 ROWS.describe(dict, set, frozenset, _ORDERED, collections.defaultdict, sees="keys")
 ROWS.describe(dict.pop, _ORDERED.pop, sees="key")
+_FLOATS = """
+acos acosh asin asinh atan atan2 atanh cbrt copysign cos cosh degrees erf erfc exp exp2 expm1 fabs fmod frexp gamma hypot isclose
+isfinite isinf isnan lgamma log log10 log1p log2 modf nextafter pow radians remainder sin sinh tan tanh ulp
+"""
+_each((math,), _FLOATS, sees="floats")
 
 ROWS.describe(map, filter, functools.reduce, itertools.starmap, itertools.takewhile, calls=(0,))
 ROWS.describe(itertools.dropwhile, itertools.filterfalse, iter, calls=(0,))

@@ -6,6 +6,10 @@ by what its class holds, whether it is called on the class or on an instance. `d
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import inspect
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +18,20 @@ from typing import Any
 from ..errors import GraphBreak
 from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE
 
-__all__ = ["ANY", "C_DESCRIPTORS", "Row", "Rows", "Then", "called_row", "check_refused", "fill", "row_of", "rule_of"]
+__all__ = [
+    "ANY",
+    "C_DESCRIPTORS",
+    "Row",
+    "Rows",
+    "Then",
+    "called_row",
+    "check_refused",
+    "fill",
+    "is_misfit",
+    "row_of",
+    "rule_of",
+    "twin_of",
+]
 
 ANY: Any = None  # as `calls`: any argument may be called back
 C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
@@ -26,7 +43,7 @@ class Row:
 
     `apply(vm, *args, **kwargs)` interprets the call in its place. Otherwise it runs as it is, on arguments of which it may call back
     those at the places `calls` and looks at what `sees` names: "nothing" (it moves them about), "key" (its first argument, as a key),
-    "keys" (all, or their items, as keys), "values". With `iterates` it takes the items of its arguments, with `maps` it reads
+    "keys" (all, or their items, as keys), "values", "floats" (numbers, which it asks for their floats). With `iterates` it takes the items of its arguments, with `maps` it reads
     mappings by their keys, with `writes` it puts values into text. `reads` says what the result depends on beside the arguments: ""
     (nothing), "thread" (what the check of global state covers), "state" (anything else: a guard asks again), or the name of a rule in
     `answers` that guards it more cheaply. `refused` is why the graph breaks at a call.
@@ -108,6 +125,56 @@ def rule_of(target: Any) -> Callable[..., Any] | None:
     return None if row is None else row.apply
 
 
+def twin_of(target: Any) -> Any:
+    """The function, method or class of C's whose module was imported twice that `target` is, as the module's first copy has it, or None.
+
+    That both are the same is known by what CPython calls: one definition in C of a function, of each method of a class.
+    """
+    if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return None
+    if isinstance(target, type):
+        return _twin_of_class(target)
+    if type(target) in (types.BuiltinFunctionType, types.MethodDescriptorType):
+        owner = target.__self__ if type(target) is types.BuiltinFunctionType else _twin_of_class(target.__objclass__)
+        module = sys.modules.get(owner.__name__) if isinstance(owner, types.ModuleType) else owner
+        known = getattr(module, target.__name__, None)
+        if type(known) is type(target) and known is not target and _in_c(known) == _in_c(target):
+            return known
+    return None
+
+
+def _in_c(function: Any) -> int:
+    """The address of the definition of a C function or method (`m_ml`, `d_method`; CPython 3.11 to 3.14)."""
+    at = 16 if type(function) is types.BuiltinFunctionType else 40
+    return ctypes.c_uint64.from_address(id(function) + at).value
+
+
+@functools.lru_cache(maxsize=64)
+def _twin_of_class(cls: type) -> Any:
+    known = getattr(sys.modules.get(cls.__module__), cls.__name__, None)
+    python = cls.__flags__ & HEAP_TYPE and not cls.__flags__ & IMMUTABLE_TYPE
+    if known is cls or not isinstance(known, type) or python or {*vars(known)} != {*vars(cls)}:
+        return None
+    methods = [name for name, raw in vars(cls).items() if type(raw) is types.MethodDescriptorType]
+    same = all(_in_c(vars(known)[name]) == _in_c(vars(cls)[name]) for name in methods)
+    return known if methods and same and known.__flags__ & IMMUTABLE_TYPE else None
+
+
+def is_misfit(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a C function does not take that many arguments, or these keywords."""
+    if not isinstance(function, types.BuiltinFunctionType | types.MethodDescriptorType):
+        return False
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return False
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return True
+    return False
+
+
 def check_refused(row: Row | None) -> None:
     """Break the graph before a call that a row refuses."""
     if row is not None and row.refused:
@@ -139,6 +206,8 @@ def _row_of_class(cls: type) -> Row | None:
         row = row_of(base)
         if row is not None:
             return row
+        if base is not cls and (twin := _twin_of_class(base)) is not None:
+            return row_of(twin)
         if not base.__flags__ & HEAP_TYPE or base.__flags__ & IMMUTABLE_TYPE:
             return None  # a C class that is not known, whatever it derives from
     return None

@@ -202,7 +202,7 @@ def bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str,
         return _bind_class(raw.__func__, cls)
     if isinstance(raw, property):
         if raw.fget is None:
-            raise UserRaise(AttributeError(f"property {name!r} of {cls.__qualname__!r} object has no getter"))
+            vm.native(raw.__get__, obj, cls)  # which refuses, in CPython's words
         return vm.call(raw.fget, (obj,), {})
     if isinstance(raw, functools.cached_property):
         value = vm.call(raw.func, (obj,), {})
@@ -471,7 +471,7 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     """`object.__setattr__`."""
     kind = type(obj)
     raw, owner = lookup(kind, name)
-    if _by_descriptor(vm, obj, raw, name, ("fset", "setter", "__set__"), value):
+    if _by_descriptor(vm, obj, raw, name, ("fset", "__set__"), value):
         return
     slot = isinstance(raw, types.MemberDescriptorType)
     if namespace_of(obj) is None and (not slot or not kind.__flags__ & HEAP_TYPE):
@@ -483,13 +483,13 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     write_instance(vm, obj, name, value)
 
 
-def _by_descriptor(vm: Interpreter, obj: Any, raw: Any, name: str, words: tuple[str, str, str], *value: Any) -> bool:
+def _by_descriptor(vm: Interpreter, obj: Any, raw: Any, name: str, words: tuple[str, str], *value: Any) -> bool:
     """Whether Python code of the class's own stores or deletes the attribute: it has done so."""
-    part, what, special = words
+    part, special = words
     if isinstance(raw, property):
         function = getattr(raw, part)
-        if function is None:
-            raise UserRaise(AttributeError(f"property {name!r} of {type(obj).__qualname__!r} object has no {what}"))
+        if function is None:  # in CPython's words, which depend on what the property knows of its name
+            vm.native(raw.__set__ if value else raw.__delete__, obj, *value)
         vm.call(function, (obj, *value), {})
         return True
     method = find_method(type(raw), special) if raw is not MISSING else None
@@ -535,7 +535,7 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
     """`object.__delattr__`."""
     kind = type(obj)
     raw, owner = lookup(kind, name)
-    if _by_descriptor(vm, obj, raw, name, ("fdel", "deleter", "__delete__")):
+    if _by_descriptor(vm, obj, raw, name, ("fdel", "__delete__")):
         return
     if vm.is_created(obj):
         vm.native(object.__delattr__, obj, name)

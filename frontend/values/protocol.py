@@ -16,7 +16,7 @@ from ..state import Interpreter
 from . import object as objects
 from .kinds import isinstance
 
-__all__ = ["binary_by_methods", "compare_by_methods", "is_written_in_python"]
+__all__ = ["binary_by_methods", "checked_iterator", "compare_by_methods", "is_written_in_python"]
 
 _NUMBERS = (int, float, complex)
 _SEQUENCES = (list, tuple, str, bytes, bytearray)
@@ -28,6 +28,14 @@ def is_written_in_python(value: Any, *names: str) -> bool:
     """Whether one of these special methods of `value` is Python code."""
     kind = type(value)
     return not is_value_type(value) and any(objects.find_method(kind, name) is not None for name in names)
+
+
+def checked_iterator(vm: Interpreter, made: Any) -> Any:
+    """What an `__iter__` has returned, which must be an iterator."""
+    kind = type(made)
+    if hasattr(kind, "__next__") if vm.is_frontend_class(kind) else objects.lookup(kind, "__next__")[1]:
+        return made
+    raise UserRaise(TypeError(f"iter() returned non-iterator of type '{vm.type_of(made).__name__}'"))
 
 
 def binary_by_methods(vm: Interpreter, symbol: str, name: str, left: Any, right: Any) -> Any:

@@ -1,0 +1,252 @@
+"""Functions of Python's library that go over items: sorting, extremes, searches, concatenation."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserRaise
+from ..graph.dynamic import concrete
+from ..state import EITHER, Interpreter
+from ..values import object as objects
+from ..values import operators
+from ..values.constant import is_constant
+from ..values.kinds import isinstance
+from .registry import Rows
+from .visibility import check_visible, is_same, refuse_opaque
+
+__all__: list[str] = []
+
+ROWS = Rows()
+
+
+class _Compared:
+    """A key that `functools.cmp_to_key` made."""
+
+    __slots__ = ("compare", "value")
+
+    def __init__(self, compare: Any, value: Any) -> None:
+        self.compare, self.value = compare, value
+
+
+@ROWS.rule(functools.cmp_to_key)
+def _cmp_to_key(vm: Interpreter, compare: Any) -> Any:
+    return lambda value: _Compared(compare, value)
+
+
+class _Ordered:
+    """A value whose `<` is the program's, for sorting in C."""
+
+    __slots__ = ("value", "vm")
+
+    def __init__(self, vm: Interpreter, value: Any) -> None:
+        self.vm, self.value = vm, value
+
+    def __lt__(self, other: _Ordered) -> bool:
+        mine, theirs = self.value, other.value
+        if is_constant(mine) and is_constant(theirs):
+            return bool(mine < theirs)
+        if isinstance(mine, _Compared):
+            mine, theirs = self.vm.call(mine.compare, (mine.value, theirs.value), {}), 0
+        return self.vm.truth(operators.compare(self.vm, "<", mine, theirs))
+
+
+try:
+    [0].index(1)
+except ValueError as _error:
+    LIST_INDEX_IS_PLAIN = "1" not in str(_error)  # whether the message has no value, as in later versions
+
+
+def _keys(vm: Interpreter, items: list[Any], key: Any) -> list[Any]:
+    return items if key is None else [vm.call(key, (item,), {}) for item in items]
+
+
+@ROWS.rule(sorted)
+def _sorted(vm: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
+    items = vm.listed(values)
+    _sort(vm, items, key=key, reverse=reverse)
+    return items
+
+
+def _sort(vm: Interpreter, items: list[Any], *given: Any, key: Any = None, reverse: Any = False) -> None:
+    """The list itself is sorted by C code: it is empty meanwhile, and C sees it changed; where comparing fails, it is half sorted."""
+    if given:
+        vm.native([].sort, *given)  # which refuses them
+    backwards = vm.truth(reverse)
+    if key is None and all(map(is_constant, list.__iter__(items))):
+        vm.native(list.sort, items, reverse=backwards)
+        return
+    vm.native(
+        list.sort, items, key=lambda x: _Ordered(vm, x if key is None else vm.call(key, (x,), {})), reverse=backwards
+    )
+
+
+def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
+    def apply(vm: Interpreter, *args: Any, key: Any = None, **default: Any) -> Any:
+        items = list(args) if len(args) > 1 else vm.listed(*args)
+        if not items:
+            return vm.native(function, [], **default)
+        keys = _keys(vm, items, key)
+        if all(map(is_constant, keys)):
+            return items[vm.native(function, range(len(items)), key=keys.__getitem__)]
+        late = vm.dynamic.extreme(keys, function is max) if key is None else None
+        if late is not None:
+            return late
+        if key is None and all(isinstance(item, Tensor) for item in items):
+            return _extreme_tensor(vm, items, symbol)
+        best = 0
+        for i in range(1, len(items)):
+            if vm.truth(operators.compare(vm, symbol, keys[i], keys[best])):
+                best = i
+        return items[best]
+
+    return apply
+
+
+def _extreme_tensor(vm: Interpreter, items: list[Tensor], symbol: str) -> Tensor:
+    best = items[0]
+    for item in items[1:]:
+        found = operators.compare(vm, symbol, item, best)
+        truth = vm.decision(found, EITHER)
+        best = vm.branches.either(vm, found, item, best) if truth is None else item if truth else best
+    return best
+
+
+ROWS.rule(max)(_extreme(max, ">"))
+ROWS.rule(min)(_extreme(min, "<"))
+
+
+@ROWS.rule(any)
+def _any(vm: Interpreter, values: Any) -> bool:
+    return _first(vm, values, True)
+
+
+@ROWS.rule(all)
+def _all(vm: Interpreter, values: Any) -> bool:
+    return not _first(vm, values, False)
+
+
+def _first(vm: Interpreter, values: Any, wanted: bool) -> bool:
+    """Whether some value has this truth; the iterator is left where that is known."""
+    iterator = vm.iterate(values)
+    while True:
+        more, item = vm.advance(iterator)
+        if not more:
+            return False
+        if vm.truth(item) is wanted:
+            return True
+
+
+@ROWS.rule(reversed)
+def _reversed(vm: Interpreter, values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return vm.call(torch.flip, (values, [0]), {}) if values.dim() else values
+    method = objects.find_method(type(values), "__reversed__")
+    if method is not None:
+        return vm.call(method, (values,), {})
+    if objects.find_method(type(values), "__getitem__") is not None:
+        size = vm.call(len, (values,), {})
+        return iter([operators.get_item(vm, values, i) for i in range(size - 1, -1, -1)])
+    values = vm.materialize(values)
+    check_visible(vm, () if isinstance(values, list | tuple | dict) else (values,), "reversed()")
+    return vm.native(reversed, values)
+
+
+def _equal(vm: Interpreter, a: Any, b: Any) -> bool:
+    return is_same(vm, a, b) or vm.truth(operators.compare(vm, "==", a, b))
+
+
+def _count(vm: Interpreter, items: Any, value: Any) -> int:
+    return sum(_equal(vm, item, value) for item in list(items))
+
+
+def _index(vm: Interpreter, items: Any, value: Any, *bounds: Any) -> int:
+    base: Any = tuple if isinstance(items, tuple) else list
+    if len(bounds) > 2 or any(bound is None for bound in bounds):
+        vm.native(base.index, base(), value, *bounds)  # which refuses them
+    first, last = [*map(concrete, bounds), None, None][:2]
+    for i in range(base.__len__(items))[slice(_as_number(vm, first), _as_number(vm, last))]:
+        if i >= base.__len__(items):
+            break
+        if _equal(vm, base.__getitem__(items, i), value):
+            return i
+    if base is tuple or LIST_INDEX_IS_PLAIN:
+        vm.native(base.index, base(), None)  # which raises, in CPython's words
+    raise UserRaise(ValueError(f"{vm.call(repr, (value,), {})} is not in list"))
+
+
+def _as_number(vm: Interpreter, value: Any) -> Any:
+    index = objects.find_method(type(value), "__index__")
+    return value if index is None else vm.call(index, (value,), {})
+
+
+def _remove(vm: Interpreter, items: list[Any], value: Any) -> None:
+    for i, item in enumerate(items):
+        if _equal(vm, item, value):
+            del items[i]
+            return
+    raise UserRaise(ValueError("list.remove(x): x not in list"))
+
+
+def _of_known_items(function: Any) -> Any:
+    """A method of sequences, for those whose items are guarded."""
+
+    def apply(vm: Interpreter, items: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_opaque(vm, items, f"{function.__name__.strip('_')}()")
+        return function(vm, items, *args, **kwargs)
+
+    return apply
+
+
+ROWS.rule(list.sort)(_of_known_items(_sort))
+ROWS.rule(list.count, tuple.count)(_of_known_items(_count))
+ROWS.rule(list.index, tuple.index)(_of_known_items(_index))
+ROWS.rule(list.remove)(_of_known_items(_remove))
+
+
+@ROWS.rule(operator.concat)
+def _concat(vm: Interpreter, left: Any, right: Any) -> Any:
+    return _concatenated(vm, "+", left, right)
+
+
+@ROWS.rule(operator.iconcat)
+def _iconcat(vm: Interpreter, left: Any, right: Any) -> Any:
+    return _concatenated(vm, "+=", left, right)
+
+
+def _concatenated(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    if objects.lookup(type(left), "__getitem__")[1] is None or objects.lookup(type(right), "__getitem__")[1] is None:
+        raise UserRaise(TypeError(f"{vm.type_of(left).__name__!r} object can't be concatenated"))
+    return operators.binary(vm, symbol, left, right)
+
+
+@ROWS.rule(operator.countOf)
+def _count_of(vm: Interpreter, values: Any, value: Any) -> int:
+    return sum(_equal(vm, item, value) for item in _each_of(vm, values))
+
+
+@ROWS.rule(operator.indexOf)
+def _index_of(vm: Interpreter, values: Any, value: Any) -> int:
+    for i, item in enumerate(_each_of(vm, values)):
+        if _equal(vm, item, value):
+            return i
+    raise UserRaise(ValueError("sequence.index(x): x not in sequence"))
+
+
+def _each_of(vm: Interpreter, values: Any) -> Iterator[Any]:
+    try:
+        iterator = vm.iterate(values)
+    except UserRaise as raised:
+        if not isinstance(raised.value, TypeError):
+            raise
+        raise UserRaise(TypeError(f"argument of type '{vm.type_of(values).__name__}' is not iterable")) from None
+    while True:
+        more, item = vm.advance(iterator)
+        if not more:
+            return
+        yield item
