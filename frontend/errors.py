@@ -57,6 +57,7 @@ class CaptureError(Exception):
         self.advice = advice or self.default_advice or remedy(reason)
         self.frames: tuple[SourceLine, ...] = ()
         self.split: Any = None  # where the frames can be split, see `breaks`
+        self.asked = False  # whether the program asked for an error here (torch._dynamo.error_on_graph_break)
 
     def forget(self) -> None:
         """Let go of the frames of the capture, and with them of the call's arguments; the text stays."""

@@ -91,6 +91,7 @@ class Interpreter(Protocol):
     splits: bool
     unread: bool
     recording: bool
+    strict: bool
     step: int
     out_size: int
     ranges: list[tuple[str, str | None]]

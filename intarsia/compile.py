@@ -13,12 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from .backends import is_this_compiler, resolve_backend
 from .config import Config, suggestion
 from .counters import COUNTERS
 from .explain.history import History
+from .frontend.guards.filters import GuardFilter
 from .frontend.runtime.callable import compile_callable, forget_all
 from .graph_compiler import backend_for, forget_warnings
 from .passes.core.base import Pass
@@ -42,7 +44,7 @@ def compile(
     """Make a function or module faster. Also a decorator, with and without arguments.
 
     Args:
-        fn: a function or an `nn.Module`. The original is not changed.
+        fn: a function or an `nn.Module`, or what `torch.export.load` gives (its module is compiled). The original is not changed.
         backend: "auto" or "intarsia" (this compiler), a name of `list_backends()`, or a callable
             `(fx.GraphModule, example_inputs) -> callable`.
         mode: as for torch.compile: None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs". On a CPU they are the
@@ -50,7 +52,8 @@ def compile(
             two measure which kernels of matrix products are the fastest.
         fullgraph: raise an error where the graph would break, instead of splitting the call there.
         dynamic: None: a size or number that changes between calls becomes a symbol; True: from the start; False: never.
-        options: settings by name, see `intarsia.config.Config`; for another backend, that backend's own options.
+        options: settings by name, see `intarsia.config.Config`; for another backend, that backend's own options. And "guard_filter_fn",
+            as for torch.compile: a function that says for each guard on a Python value whether it is kept (`frontend/guards/filters.py`).
         passes: passes of your own, put in place by their `after` and `before`.
 
     Returns:
@@ -63,8 +66,10 @@ def compile(
     if fn is None:
         arguments: dict[str, Any] = {"backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic}
         return partial(compile, **arguments, options=options, passes=passes)
+    fn = callable_of(fn)
     check_function(fn)
     _check_settings(dynamic, fullgraph, options, passes)
+    options, keep = _without_filter(options)
     ours = is_this_compiler(backend)
     if ours or isinstance(backend, str):  # a function may have modes of its own
         check_mode(mode)
@@ -80,7 +85,18 @@ def compile(
         observer=History(),
         on_recompile=config.on_recompile,
         on_error="raise" if config.strict else "warn",
+        keep=keep,
     )
+
+
+def _without_filter(options: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | None, GuardFilter | None]:
+    """The options without the one that concerns capture, and that."""
+    if options is None or "guard_filter_fn" not in options:
+        return options, None
+    keep = options["guard_filter_fn"]
+    if not callable(keep):
+        raise TypeError(f"guard_filter_fn takes a function, not {type(keep).__name__}: {keep!r:.80}")
+    return {k: v for k, v in options.items() if k != "guard_filter_fn"} or None, keep
 
 
 def compile_in_place(module: nn.Module, **settings: Any) -> nn.Module:
@@ -112,15 +128,15 @@ def reset() -> None:
     POOLS.drop()
 
 
+def callable_of(fn: Any) -> Any:
+    """The module of an `ExportedProgram`, with its weights and the checks of its inputs; anything else as it is."""
+    return fn.module() if isinstance(fn, torch.export.ExportedProgram) else fn
+
+
 def check_function(fn: Any, what: str = "compile") -> None:
     """Raise TypeError for what cannot be called, for classes, and for functions whose call does not run their body."""
     if not callable(fn):
         raise TypeError(f"intarsia.{what} takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
-    if type(fn).__module__ == "torch.export.exported_program":
-        raise TypeError(
-            f"an ExportedProgram is a graph with its weights, and cannot be called.\n  What to do: {what} its module: "
-            f"intarsia.{what}(program.module())"
-        )
     if isinstance(fn, type):
         module = issubclass(fn, nn.Module)
         then = f"{what} an object of it: intarsia.{what}({fn.__name__}(...))" if module else f"{what} its methods"

@@ -22,7 +22,7 @@ from ..bytecode.resume import free_names, resume_code
 from ..runtime.hidden_frames import unseen
 from .break_instruction import BreakInstruction
 
-__all__ = ["Family", "Piece", "Step", "Tail"]
+__all__ = ["Family", "Piece", "Step", "Tail", "leave_contexts"]
 
 
 PASSED = ("value", "saved")  # the kinds of stack entries that are arguments of a piece
@@ -105,6 +105,13 @@ class Piece:
         function = types.FunctionType(made, self.globals, self.code.co_name, None, closure or None)
         del given[: len(self.cells)]
         return function(given)
+
+
+def leave_contexts(piece: Piece, given: list[Any], error: BaseException) -> None:
+    """Leave the `with` blocks that are open in a frame whose rest is not run: on the stack stand their `__exit__`, the innermost last."""
+    for value in reversed(given[len(piece.cells) + len(piece.names) :]):
+        if isinstance(value, types.MethodType) and value.__name__ == "__exit__":
+            value(type(error), error, None)
 
 
 def _unknown() -> None:

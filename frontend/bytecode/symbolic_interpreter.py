@@ -40,6 +40,7 @@ from ..state import Generator
 from ..subclasses import tensors as subclasses
 from ..subclasses.overrides import Overrides
 from ..torch_private.dispatch import python_dispatcher
+from ..torch_private.dynamo import breaks_are_errors
 from ..torch_private.fake import allow_symbols, data_dependent_errors
 from ..torch_private.symbols import new_shape_env
 from ..values import function as functions
@@ -128,7 +129,7 @@ class SymbolicInterpreter:
         self.outer_error = sys.exc_info()[1]  # what the caller is handling
         self.carried: exceptions.note | None = None
         self.recorder = _Recorder(self)
-        self.recording = False
+        self.recording, self.strict = False, breaks_are_errors()
         self.step = self.out_size = 0
         self.unread = False
         self.stop: breaks.Stop | None = None

@@ -17,6 +17,7 @@ from ..guards import process_state
 from ..runtime import profiling
 from ..state import Interpreter
 from ..torch_private.autograd_graph import hook_keeper, pop_hooks
+from ..torch_private.dynamo import break_switch
 from ..torch_private.functions import (
     ENTER_AUTOCAST,
     EXIT_AUTOCAST,
@@ -46,6 +47,7 @@ _GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _OVERRIDES = {WITHOUT_SUBCLASSES: 1, WITHOUT_OVERRIDES: 2}  # what each switches off
+_BREAK_SWITCH = break_switch()
 _CLASSES = (*_GRAD, *_SILENT, torch.autocast, *_OVERRIDES)
 
 
@@ -106,6 +108,8 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
         return Scope(vm, lambda: None, (type(manager), (manager.name, manager.args))), manager
     if type(manager) in _OVERRIDES:
         return _enter_without(vm, type(manager)), manager
+    if type(manager) is _BREAK_SWITCH:
+        return _enter_break_switch(vm, manager), None
     if isinstance(manager, TorchFunctionMode) and _is_plain_mode(type(manager)):
         return _enter_function_mode(vm, manager), manager
     if isinstance(manager, (*_GRAD, torch.autocast)):
@@ -142,6 +146,15 @@ ROWS.describe(
 )
 
 
+def _switch_ends(vm: Interpreter, *_: Any) -> Any:
+    vm.strict = False  # this break is no error
+    raise GraphBreak("error_on_graph_break ends, which began before this graph")
+
+
+if _BREAK_SWITCH is not None:
+    ROWS.rule(_BREAK_SWITCH.__exit__)(_switch_ends)
+
+
 def _check_unseen(vm: Interpreter, cls: type) -> None:
     """A function mode of the program's sees that the grad mode is set, and when autocast begins."""
     if vm.overrides.modes and vm.overrides.off < 2:
@@ -169,6 +182,13 @@ def _enter_function_mode(vm: Interpreter, mode: Any) -> Scope:
 def _enter_without(vm: Interpreter, cls: Any) -> Scope:
     before = vm.overrides.switch(max(vm.overrides.off, _OVERRIDES[cls]))
     return Scope(vm, functools.partial(vm.overrides.switch, before), (cls, ()))
+
+
+def _enter_break_switch(vm: Interpreter, manager: Any) -> Scope:
+    """`torch._dynamo.error_on_graph_break`."""
+    before, vm.strict = vm.strict, bool(vm.load_attr(manager, "error_on_graph_break"))
+    again = _BREAK_SWITCH, (vm.strict,)
+    return Scope(vm, lambda: setattr(vm, "strict", before), again)
 
 
 def _enter_grad(vm: Interpreter, manager: Any) -> Scope:

@@ -36,6 +36,7 @@ from ..graph.output import GraphInput
 from ..guards.checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
 from ..guards.definitions import DefinitionCheck, recording
 from ..guards.emitter import Emitter, with_few_locals
+from ..guards.filters import FilterError, GuardFilter, kept
 from ..guards.guards import GuardSet
 from ..guards.memory import Memory
 from ..guards.source import Arg, Attr, Const, Source
@@ -43,16 +44,10 @@ from ..runtime import hidden_frames, profiling
 from ..runtime.error_origin import culprit, of_fake_tensors
 from ..torch_private.fake import quiet_fake_errors
 from ..torch_private.functions import SET_GRAD_MODE
-from ..torch_private.guards import (
-    dispatch_mode_count,
-    forward_mode,
-    function_mode_count,
-    functorch_active,
-    only_device_mode,
-)
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .entry import Entry
+from .environment import refuse_environment
 from .inlined import with_program
 from .nature import changes, is_repeatable, is_writing
 from .parameters import Parameters
@@ -170,14 +165,17 @@ def capture_bound(
     family: Family | None = None,
     views: bool = True,
     checks: bool = False,
+    keep: GuardFilter | None = None,
 ) -> Capture:
     """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then.
 
     Of a module its `forward` is captured, without hooks. With `family`, a graph break splits the call: the capture ends there, and
     the family makes the pieces that follow. Results that are views are not the graph's: the generated function makes them.
     With `checks`, `compile_entry` is given a `failed` that runs the call where a check of the program's has failed: its error is None.
+    `keep` chooses among the guards (`guards.filters`).
     """
-    return _Attempt(target, parameters, values, dynamic, marks, family, refused=None if checks else "").first()
+    asked = None if checks else ""
+    return _Attempt(target, parameters, values, dynamic, marks, family, refused=asked, keep=keep).first()
 
 
 _ATTEMPTS = 6
@@ -200,6 +198,7 @@ class _Attempt:
     refused: str | None = ""  # why the graph takes no checks
     unbranched: str | None = None  # why it takes no other branches
     unlooped: str | None = None  # why it takes no loops
+    keep: GuardFilter | None = None
 
     def first(self) -> Capture:
         """Run it; again, up to an earlier place, where a break cannot be split."""
@@ -219,6 +218,7 @@ class _Attempt:
                 split = error.split
                 if (
                     self.family is None
+                    or error.asked
                     or not isinstance(split, Restart)
                     or (stop is not None and (split.step, not split.native) >= (stop[0], not stop[1].native))
                 ):
@@ -231,6 +231,7 @@ class _Attempt:
         vm = SymbolicInterpreter(self.dynamic, self.marks)
         vm.splits, vm.exporting = self.family is not None, self.exporting
         vm.gradients.outside = self.outside
+        vm.guards.keep = None if self.keep is None else functools.partial(kept, self.keep, self.values)
         vm.checks.refused, vm.branches.refused, vm.branches.loops.refused = self.refused, self.unbranched, self.unlooped
         vm.label = "".join(
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
@@ -251,6 +252,7 @@ class _Attempt:
             ):
                 return self._interpret(vm, state, training)
         except CaptureError as error:
+            error.asked = vm.strict
             own = getattr(error, "guards", [])  # what else the refused calls have in common
             error.guards = partial_guards(vm, state)  # type: ignore[attr-defined]
             error.guards.extra += own  # type: ignore[attr-defined]
@@ -260,7 +262,7 @@ class _Attempt:
             known = vm.raised_at is not None and vm.raised_at[0] is raised.value
             frames = vm.raised_at[1] if known and vm.raised_at else _definition(self.target)
             raise ProgramRaised(raised.value, frames, partial_guards(vm, state)) from None
-        except (MemoryError, ConstraintError, Refused):
+        except (MemoryError, ConstraintError, FilterError, Refused):
             raise
         except Exception as error:  # not in an instruction of the program: an argument, the residual
             internal = InternalError(f"{type(error).__name__}: {error}")
@@ -279,7 +281,7 @@ class _Attempt:
             if vm.delayed_break is not None:
                 raise vm.delayed_break
         except CaptureError as error:
-            if self.family is None or not isinstance(error.split, Suspended):
+            if self.family is None or vm.strict or not isinstance(error.split, Suspended):
                 raise
             end = _Broken(Break.of(error), error.split, self.family, not isinstance(self.target, Piece))
             try:
@@ -325,20 +327,6 @@ def _definition(target: Any) -> tuple[SourceLine, ...]:
     function = inspect.unwrap(target.forward if isinstance(target, nn.Module) else target)
     code = getattr(function, "__code__", None)
     return () if code is None else (SourceLine(code.co_filename, code.co_firstlineno, code.co_qualname),)
-
-
-def refuse_environment() -> None:
-    """Refuse to capture inside transforms and modes that would see through fake tensors."""
-    if functorch_active():
-        raise Unsupported("the call is inside a functorch transform (vmap, grad)")
-    if forward_mode()._current_level >= 0:
-        raise Unsupported("the call is inside torch.autograd.forward_ad.dual_level")
-    if dispatch_mode_count():
-        raise Unsupported("a torch dispatch mode is active around the call")
-    if function_mode_count() and not only_device_mode():
-        raise Unsupported("a torch function mode is active around the call")
-    if torch.jit.is_tracing():  # type: ignore[no-untyped-call]
-        raise Unsupported("the call is being traced by torch.jit")
 
 
 def _run(vm: SymbolicInterpreter, target: Any, parameters: Parameters, values: Mapping[str, Any], hooks: bool) -> Any:

@@ -222,6 +222,7 @@ class GuardSet:
     parts: dict[tuple[Any, ...], Guard] = field(default_factory=dict)
     extra: list[Any] = field(default_factory=list)
     where: Callable[[], Any] | None = field(default=None, repr=False)
+    keep: Callable[[list[Guard]], Iterable[Any]] | None = field(default=None, repr=False)  # the user's choice among the parts
 
     def add(self, kind: str, source: Source, expected: Any = None) -> None:
         """Add one part; the same fact about the same source is kept once."""
@@ -281,6 +282,8 @@ class GuardSet:
 
         With `watched`, guards that dicts of modules materialize stand in a function of their own, which runs when one of these has changed.
         """
+        if self.keep is not None:
+            self.parts, self.keep = dict(compress(self.parts.items(), self.keep([*self.parts.values()]))), None
         early = [isinstance(guard.source.root(), Arg) for guard in self.parts.values()]
         _write(emit, compress(self.parts.values(), early))
         for check in self.extra:

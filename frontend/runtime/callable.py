@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ..guards.filters import GuardFilter
 from .collector import collector_paused
 from .entries import Backend, Family, Observer, Options
 from .module import CompiledModule, compiled_module
@@ -25,6 +26,7 @@ def compile_callable(
     observer: Any = None,
     on_recompile: str = "compile",
     on_error: str = "warn",
+    keep: GuardFilter | None = None,
 ) -> Callable[..., Any]:
     """A callable that behaves like `target` and runs it as graphs compiled by `backend`.
 
@@ -32,7 +34,7 @@ def compile_callable(
     call: the pieces around it are compiled, with one log line for each such place. With `fullgraph=True` it raises the
     capture's error instead.
     """
-    options = Options(backend, fullgraph, dynamic, recompile_limit, observer, on_recompile, on_error)
+    options = Options(backend, fullgraph, dynamic, recompile_limit, observer, on_recompile, on_error, keep)
     if isinstance(target, nn.Module):
         return compiled_module(target, options)
     return Family(options).compile(target)

@@ -25,7 +25,7 @@ import torch
 from torch import fx
 
 from ..breaks.breaks import Break
-from ..breaks.pieces import Piece
+from ..breaks.pieces import Piece, leave_contexts
 from ..entry.capture import Capture, ProgramRaised, capture_bound
 from ..entry.generate import MISS, Default, compiled_function, eager_entry, owner_of
 from ..entry.inlined import inlined_entry
@@ -33,6 +33,7 @@ from ..entry.parameters import UNGIVEN, Parameters
 from ..errors import Busy, CaptureError, InternalError
 from ..graph.dynamic import Marks
 from ..guards.checks import HeldModules
+from ..guards.filters import GuardFilter
 from ..guards.guards import Guard, GuardSet
 from ..guards.recompile_reason import reason
 from ..guards.source import Source
@@ -85,6 +86,7 @@ class Options:
     observer: Any = None
     on_recompile: str = "compile"
     on_error: str = "warn"
+    keep: GuardFilter | None = None  # which guards
 
 
 class Recompiled(RuntimeError):
@@ -241,6 +243,10 @@ class Runtime:
         try:
             with own_saving(), collector_paused():
                 entry_made = self._new_entry(values)
+        except Exception as error:
+            if isinstance(self.target, Piece):
+                leave_contexts(self.target, [*values.values()], error)
+            raise
         finally:
             self.busy.release()
         if isinstance(entry_made, ProgramRaised):
@@ -348,6 +354,7 @@ class Runtime:
                 marks=self._marks(values),
                 family=None if self.options.fullgraph else family,
                 checks=self.checks,
+                keep=self.options.keep,
             )
         except ProgramRaised as raised:
             raised.forget()
@@ -494,8 +501,9 @@ class Runtime:
         place = error.place
         if isinstance(error, InternalError) and (self.options.fullgraph or self.options.on_error == "raise"):
             raise error
-        if self.options.fullgraph:
-            error.advice += ", or let the graph break here (fullgraph=False)"
+        if self.options.fullgraph or error.asked:
+            how = "fullgraph=False" if self.options.fullgraph else "torch._dynamo.error_on_graph_break(False)"
+            error.advice += f", or let the graph break here ({how})"
             raise error.with_traceback(None)  # where capture was inside itself tells the user nothing
         self._tell("on_fallback", place.filename, place.lineno, place.text, error.reason)
         self._warn((place.filename, place.lineno), fallback_text(error, self.target, self.name(), values))

@@ -83,6 +83,23 @@ def torch_stance() -> str:
     return str(getattr(getattr(eval_frame, "_stance", None), "stance", "default"))
 
 
+def break_switch() -> Any:
+    """The class of what `torch._dynamo.error_on_graph_break(...)` gives, which has the answer in an attribute of that name.
+
+    Tried with torch 2.11 to 2.15.
+    """
+    from torch._dynamo import decorators
+
+    return getattr(decorators, "ErrorOnGraphBreakDecoratorContextManager", None)
+
+
+def breaks_are_errors() -> bool:
+    """Whether the code is inside of one that says so."""
+    from torch._dynamo import decorators
+
+    return bool(getattr(decorators, "_get_error_on_graph_break", bool)())
+
+
 def specialize_floats(gm: torch.fx.GraphModule) -> None:
     """Inside torch.compile: have it capture again with the values of the floats that it made inputs.
 

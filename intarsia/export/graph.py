@@ -19,7 +19,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
-from ..compile import check_function
+from ..compile import callable_of, check_function
 from ..explain.explanation import GuardInfo, guards_of
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
 from ..frontend.entry.entry import Message
@@ -89,6 +89,7 @@ def export(
         ValueError: a `decomposition_table` without `aten_graph`.
         ExportError: a graph break, or an effect on Python objects; names the user's line. What `fn` itself raises is raised.
     """
+    fn = callable_of(fn)
     if not callable(fn):
         raise TypeError(f"intarsia.export takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
     if decomposition_table is not None and not aten_graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import math
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,80 @@ def test_reason_of_disable_is_said():
         intarsia.compile(lambda x: part(x) * 2, fullgraph=True)(X)
 
 
+def _breaking(x):
+    torch._dynamo.graph_break()
+    return x * 2
+
+
+def test_breaks_that_are_errors():
+    switch = torch._dynamo.error_on_graph_break
+
+    def inside(x, inner, again):
+        x = _breaking(x)
+        with switch(True):
+            x = x + 1
+            with switch(False):
+                x = _breaking(x) if inner else x
+            return _breaking(x.sin()) if again else x
+
+    for inner, again in ((False, False), (True, False), (False, True), (True, True)):
+        fast = intarsia.compile(inside)
+        if again:
+            with pytest.raises(intarsia.GraphBreak, match=r"error_on_graph_break\(False\)"):
+                fast(X, inner, again)
+        else:
+            assert torch.equal(fast(X, inner, again), inside(X, inner, again))
+    with pytest.raises(intarsia.GraphBreak, match="is called"):
+        switch(True)(intarsia.compile(_breaking))(X)
+    assert torch.equal(intarsia.compile(_breaking)(X), X * 2)
+    with pytest.raises(intarsia.GraphBreak):  # fullgraph is stronger
+        intarsia.compile(switch(False)(_breaking), fullgraph=True)(X)
+
+
+FACTOR = [2]
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = 3
+
+    def forward(self, x):
+        return x * self.scale * FACTOR[0]
+
+
+@pytest.mark.parametrize(
+    "name, seen",
+    [("", [6, 12, 20]), ("skip_guard_on_globals_unsafe", [6, 6, 20]), ("skip_all_guards_unsafe", [6, 6, 6])]
+    + [("skip_guard_on_all_nn_modules_unsafe", [6, 12, 12]), ("keep_tensor_guards_unsafe", [6, 6, 6])],
+)
+def test_guards_that_the_user_chooses(name, seen):
+    entries = []
+    keep = getattr(torch.compiler, name) if name else lambda given: entries.extend(given) or [True] * len(given)
+    module = Scaled()
+    for compiled in (
+        intarsia.compile(module, options={"guard_filter_fn": keep}),
+        torch.compile(module, backend="eager", options={"guard_filter_fn": keep}),
+    ):
+        torch._dynamo.reset()
+        FACTOR[0], module.scale = 2, 3
+        found = [compiled(X)[0, 0].item()]
+        FACTOR[0] = 4
+        found.append(compiled(X)[0, 0].item())
+        module.scale = 5
+        assert [*found, compiled(X)[0, 0].item()] == seen
+        assert compiled(torch.ones(7)).shape == (7,)  # sizes are no matter of choice
+    assert name or {e.guard_type for e in entries} >= {"EQUALS_MATCH"}
+
+
+@pytest.mark.parametrize("keep", [lambda given: [True], lambda given: 1 / 0, lambda given: [1] * len(given)])
+def test_filters_that_go_wrong(keep):
+    with pytest.raises(Exception, match="guard_filter_fn"):
+        intarsia.compile(Scaled(), options={"guard_filter_fn": keep})(X)
+    with pytest.raises(TypeError, match="guard_filter_fn takes a function"):
+        intarsia.compile(Scaled(), options={"guard_filter_fn": 3})
+
+
 def test_substitutes():
     @intarsia.substitute_in_graph(math.sumprod if hasattr(math, "sumprod") else math.dist, skip_signature_check=True)
     def distance(p, q):
@@ -124,17 +199,25 @@ def test_in_place():
         intarsia.compile_in_place(len)
 
 
-def test_exported_programs():
+def test_exported_programs(tmp_path):
     torch.manual_seed(0)
     module = Counting()
     batch = Dim("batch", min=2, max=64)
     program = torch.export.export(copy.deepcopy(module), (X,), dynamic_shapes={"x": {0: batch}})
-    compiled = intarsia.compile(program.module(), fullgraph=True)
-    for rows in (3, 5):
-        torch.testing.assert_close(compiled(torch.ones(rows, 4)), module(torch.ones(rows, 4)))
-    for call in (intarsia.compile, lambda p: intarsia.export(p)(X)):
-        with pytest.raises(TypeError, match=r"its module: intarsia.\w+\(program.module\(\)\)"):
-            call(program)
+    torch.export.save(program, tmp_path / "program.pt2")
+    loaded = torch.export.load(tmp_path / "program.pt2")
+    for given in (program.module(), loaded):
+        plain = given if isinstance(given, nn.Module) else given.module()
+        eager, compiled = copy.deepcopy(plain), intarsia.compile(given, fullgraph=True)
+        for rows in (3, 5):
+            torch.testing.assert_close(compiled(torch.ones(rows, 4)), eager(torch.ones(rows, 4)))
+        with pytest.raises((AssertionError, RuntimeError, ValueError)) as refused:
+            eager(torch.ones(100, 4))
+        with pytest.raises(type(refused.value), match=re.escape(str(refused.value))):
+            intarsia.compile(given)(torch.ones(100, 4))
+    again = torch.export.export(intarsia.export(loaded)(X).graph_module, (X,))
+    wanted = copy.deepcopy(loaded.module())(X)  # the buffer is one
+    torch.testing.assert_close(again.module()(X), wanted)
 
 
 class Two(nn.Module):
