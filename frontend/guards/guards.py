@@ -216,13 +216,13 @@ class GuardSet:
     """All guards of one capture, in the order in which capture came to rely on them.
 
     `extra` holds the checks that concern several values at once (tensor facts, sizes, global state); each has
-    `lines(emit)` and `explain(args)`. `where` gives the user's line that capture is at.
+    `lines(emit)` and `explain(args)`. `where` gives the user's line that capture is at, `keep` the user's choice among the parts.
     """
 
     parts: dict[tuple[Any, ...], Guard] = field(default_factory=dict)
     extra: list[Any] = field(default_factory=list)
     where: Callable[[], Any] | None = field(default=None, repr=False)
-    keep: Callable[[list[Guard]], Iterable[Any]] | None = field(default=None, repr=False)  # the user's choice among the parts
+    keep: Callable[[list[Guard]], Iterable[Any]] | None = field(default=None, repr=False)
 
     def add(self, kind: str, source: Source, expected: Any = None) -> None:
         """Add one part; the same fact about the same source is kept once."""

@@ -43,6 +43,10 @@ class Transformed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         def run(inside: Inside) -> Any:
             result = self.transform(inside, **options)(*args, **kwargs)
+            if inside.draws and options.get("chunk_size") is not None and options.get("randomness") == "same":
+                raise GraphBreak(
+                    "random numbers are drawn that are the same in all chunks of vmap"
+                )  # torch sets the seed
             if alone and any(graph.transforms for graph in inside.graphs):
                 raise GraphBreak("torch.func.functionalize is called around another transform")
             return result

@@ -79,3 +79,17 @@ def test_a_decorator_around_a_compiled_function_is_not_skipped():
     outer, _ = compiled(lambda x: around(x))
     torch.testing.assert_close(outer(X), X.sin() * 100)
     torch.testing.assert_close(compiled(lambda x: vmap(around)(x))[0](X), X.sin() * 100)
+
+
+def test_random_numbers_that_are_the_same_in_all_chunks_break():
+    def function(x):
+        return vmap(lambda r: r + torch.randn(8), randomness="same", chunk_size=3)(x), torch.rand(2)
+
+    fast, log = compiled(function)
+    for _ in range(2):
+        torch.manual_seed(1)
+        want = function(X)
+        torch.manual_seed(1)
+        torch.testing.assert_close(fast(X), want, rtol=0, atol=0)
+    assert "same in all chunks" in log.breaks[0].reason
+    check(lambda x: vmap(lambda r: r + torch.randn(8), randomness="different", chunk_size=3)(x), X)
