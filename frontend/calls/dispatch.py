@@ -40,7 +40,7 @@ from ..values.kinds import isinstance
 from ..values.sets import check_history
 from ..values.tensor import TensorMethod, is_method_descriptor
 from . import builtins as rules
-from . import contexts, library, marks, natives, optimizers, order, tables, torch_rules
+from . import contexts, library, marks, natives, optimizers, order, pickles, tables, torch_rules
 from .contexts import is_torch_context
 from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, is_misfit, row_of, rule_of, twin_of
 from .torch_calls import call_operator, check_torch_state, is_operator, is_torch_builtin, torch_answer, torch_call
@@ -575,6 +575,7 @@ fill(
         contexts.ROWS,
         library.ROWS,
         order.ROWS,
+        pickles.ROWS,
         torch_rules.ROWS,
         transforms.ROWS,
         messages.ROWS,

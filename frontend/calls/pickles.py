@@ -1,0 +1,333 @@
+"""`pickle.dumps`, `pickle.loads` and what copies ask of objects: Python's own picklers, whose steps into the program are interpreted.
+
+The picklers of Python's library that are written in Python run as they are on what capture knows: they write the same bytes as those of C. Where
+they would call something of the program's (`__reduce__`, `__getstate__`, a constructor, `__setstate__`), capture calls it, and what they find
+by name is guarded. Whether equal texts are one object, which pickles show in their bytes alone, is as it
+was at capture.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import sys
+import types
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..errors import CaptureError, GraphBreak, UserRaise
+from ..graph.dynamic import concrete
+from ..guards.source import Const
+from ..state import Interpreter
+from ..values import object as objects
+from ..values import operators
+from ..values.constant import is_constant
+from ..values.container import InstanceDict, LazyDict
+from ..values.kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance
+from .registry import Rows
+
+__all__ = ["reduced"]
+
+ROWS = Rows()
+# The classes of which `pickle.Pickler` and `pickle.Unpickler` are copies in C.
+_PICKLER: Any = pickle._Pickler  # type: ignore[attr-defined]
+_UNPICKLER: Any = pickle._Unpickler  # type: ignore[attr-defined]
+_HOOKS: tuple[str, ...] = (
+    "__reduce_ex__",
+    "__reduce__",
+    "__getstate__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+    "__getattr__",
+)
+_HOOKS += ("__getattribute__",)
+_NEW_OBJECT: Any = vars(copyreg)["__newobj__"]
+_ITEMS = ("__iter__", "items")  # of what derives from a list or a dict
+_CONVERSIONS = (
+    "__int__",
+    "__float__",
+    "__complex__",
+    "__str__",
+    "__bytes__",
+    "__iter__",
+)  # of what derives from a value, in old pickles
+
+
+# ---- what an object says of itself ----
+
+
+@ROWS.rule(object.__reduce_ex__)
+def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
+    """`object.__reduce_ex__(obj, protocol)`."""
+    kind = vm.type_of(obj)
+    if isinstance(obj, nn.Module | Tensor) or vm.is_frontend_class(kind) or id(obj) in vm.user.opaque:
+        raise GraphBreak(f"a {kind.__name__} is pickled or copied")
+    method, owner = objects.lookup(kind, "__reduce__")
+    if isinstance(method, types.FunctionType):
+        return vm.call(method, (obj,), {})
+    programs = _hooks(vm, kind, protocol)
+    programs += (
+        [name for name in _HOOKS if name in getattr(obj, "__dict__", ())] if is_honest(kind) else [kind.__name__]
+    )
+    if not programs and (vm.is_created(obj) or is_constant(obj) or vm.user.source_of(obj) is None):
+        vm.refuse_iterator(obj)
+        made = vm.native(object.__reduce_ex__, obj, protocol)
+        # Capture has read `__dict__` of the exception, which made one.
+        return made[:2] if isinstance(obj, BaseException) and len(made) == 3 and made[2] == {} else made
+    state = objects.find_method(kind, "__getstate__")
+    plain = owner is object and kind.__new__ is object.__new__ and (state is not None or not _slots(kind))
+    if not plain or protocol < 2 or not {*programs} <= {"__getstate__"}:
+        raise GraphBreak(
+            f"a {kind.__qualname__} is pickled or copied, of which {', '.join(programs) or 'C code'} is asked"
+        )
+    found = _attributes(vm, obj) if state is None else vm.call(state, (obj,), {})
+    return _NEW_OBJECT, (kind,), found, None, None
+
+
+def _hooks(vm: Interpreter, kind: type, protocol: int) -> list[str]:
+    """The methods of the program's that C code would call."""
+    names = [
+        *_HOOKS,
+        *(_ITEMS if issubclass(kind, list | dict) else ()),
+        *(_CONVERSIONS if protocol < 2 and _is_value(kind) else ()),
+    ]
+    found = [(name, objects.find_method(kind, name)) for name in names]
+    return [name for name, method in found if method is not None and not vm.is_library(method.__module__)]
+
+
+def _is_value(kind: type) -> bool:
+    return any(not base.__flags__ & HEAP_TYPE for base in kind.__mro__[:-1])
+
+
+def _slots(kind: type) -> bool:
+    return any(isinstance(raw, types.MemberDescriptorType) for c in kind.__mro__ for raw in c.__dict__.values())
+
+
+def _attributes(vm: Interpreter, obj: Any) -> Any:
+    names = objects.load_attr(vm, obj, "__dict__")
+    return (names.force() if isinstance(names, InstanceDict | LazyDict) else names) or None
+
+
+def _rely_on_registries(vm: Interpreter) -> None:
+    for name in ("dispatch_table", "_extension_registry"):
+        table = getattr(copyreg, name)
+        vm.guards.add("keys", Const(table, f"copyreg.{name}"), list(table))
+
+
+def _check_global(vm: Interpreter, obj: Any, module: str, name: str) -> Any:
+    """What a pickle refers to by name, found again with guards."""
+    found: Any = sys.modules.get(module)
+    if found is None:
+        raise GraphBreak(f"a pickle imports {module}")
+    for part in name.split("."):
+        found = objects.load_attr(vm, found, part)
+    if obj is not None and found is not obj:
+        raise GraphBreak(f"a pickle refers to {module}.{name}, which is another object")
+    return found
+
+
+# ---- writing ----
+
+
+class _Writer(_PICKLER):  # type: ignore[misc]
+    """A pickler of objects of the capture."""
+
+    def __init__(self, vm: Interpreter, file: io.BytesIO, protocol: Any, fix_imports: bool) -> None:
+        super().__init__(file, protocol, fix_imports=fix_imports)
+        self.vm = vm
+        self.plain: dict[int, Any] = {}
+
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        """Write one object."""
+        vm = self.vm
+        if isinstance(obj, LazyDict | InstanceDict):
+            obj = self.plain.setdefault(id(obj), (obj, obj.force()))[1]
+        obj = concrete(obj) if type(obj) in SYMBOLIC else obj
+        kind = type(obj)
+        if isinstance(obj, Tensor) or kind in SYMBOLIC or vm.is_frontend_class(kind) or kind is types.GeneratorType:
+            raise GraphBreak(f"a {vm.type_of(obj).__name__} is pickled")
+        vm.refuse_iterator(obj)
+        super().save(obj, save_persistent_id)
+
+    def save_global(self, obj: Any, name: Any = None) -> None:
+        """Write a reference to a class or function."""
+        if self.vm.is_created(obj) or isinstance(obj, type) and self.vm.is_created(type(obj)):
+            raise GraphBreak("a class or function that was made inside the captured code is pickled")
+        _check_global(self.vm, obj, getattr(obj, "__module__", "builtins"), name or obj.__qualname__)
+        super().save_global(obj, name)
+
+    def save_type(self, obj: Any) -> None:
+        """Write a reference to a class; those of None and its like have a form of their own."""
+        if obj in (type(None), type(NotImplemented), type(...)):
+            super().save_type(obj)
+        else:
+            self.save_global(obj)
+
+    dispatch = {**_PICKLER.dispatch, types.FunctionType: save_global, type: save_type}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """What an object that is no plain data consists of."""
+        vm, kind = self.vm, type(obj)
+        if kind in self.dispatch or isinstance(obj, type):
+            return NotImplemented
+        if not is_honest(kind):
+            raise GraphBreak(f"a {kind.__qualname__} is pickled, which says itself what its class is")
+        if kind in copyreg.dispatch_table:
+            made = vm.call(copyreg.dispatch_table[kind], (obj,), {})
+        else:
+            made = vm.call(objects.load_attr(vm, obj, "__reduce_ex__"), (self.proto,), {})
+        if not isinstance(made, tuple):
+            if isinstance(made, str):
+                _check_global(vm, obj, getattr(obj, "__module__", "builtins"), made)
+            return made
+        return (*made[:3], *(None if items is None else iter(vm.listed(items)) for items in made[3:5]), *made[5:])
+
+
+@ROWS.rule(pickle.dumps)
+def _dumps(
+    vm: Interpreter, obj: Any, protocol: Any = None, *, fix_imports: Any = True, buffer_callback: Any = None
+) -> bytes:
+    if buffer_callback is not None or not is_constant(protocol):
+        raise GraphBreak("pickle.dumps is given a callback")
+    _rely_on_registries(vm)
+    file = io.BytesIO()
+    _run(_Writer(vm, file, protocol, vm.truth(fix_imports)).dump, obj)
+    return file.getvalue()
+
+
+def _run(function: Any, *args: Any) -> Any:
+    """Run one of the picklers; how it words its own errors is not how those of C do."""
+    try:
+        return function(*args)
+    except (CaptureError, UserRaise):
+        raise
+    except Exception as error:
+        raise GraphBreak(f"pickling fails ({type(error).__name__})") from error
+
+
+# ---- reading ----
+
+
+class _Reader(_UNPICKLER):  # type: ignore[misc]
+    """An unpickler whose objects are the capture's."""
+
+    def __init__(self, vm: Interpreter, data: bytes, **settings: Any) -> None:
+        super().__init__(io.BytesIO(data), **settings)
+        self.vm = vm
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What a pickle refers to by name."""
+        sys_module = sys.modules.get(module)
+        if sys_module is not None and not self.vm.is_library(module):
+            return _check_global(self.vm, None, module, name)
+        if sys_module is None and (module, name) not in _OLD_NAMES:
+            raise GraphBreak(f"a pickle imports {module}")
+        return super().find_class(module, name)
+
+    def load_reduce(self) -> None:
+        """Call a function."""
+        args = self.stack.pop()
+        self.stack[-1] = self.vm.call(self.stack[-1], tuple(args), {})
+
+    def load_newobj(self) -> None:
+        """Make an object without its `__init__`."""
+        args = self.stack.pop()
+        self.stack[-1] = self._made(self.stack[-1], args, {})
+
+    def load_newobj_ex(self) -> None:
+        """The same with keywords."""
+        kwargs, args = self.stack.pop(), self.stack.pop()
+        self.stack[-1] = self._made(self.stack[-1], args, kwargs)
+
+    def _made(self, cls: Any, args: Any, kwargs: Any) -> Any:
+        return self.vm.call(objects.load_attr(self.vm, cls, "__new__"), (cls, *args), kwargs)
+
+    def load_build(self) -> None:
+        """Give an object its state."""
+        vm, state, obj = self.vm, self.stack.pop(), self.stack[-1]
+        setter = vm.call(getattr, (obj, "__setstate__", None), {})
+        if setter is not None:
+            vm.call(setter, (state,), {})
+            return
+        slots = None
+        if isinstance(state, tuple) and len(state) == 2:
+            state, slots = state
+        if state:
+            names = objects.load_attr(vm, obj, "__dict__")
+            for name, value in state.items():
+                operators.set_item(vm, names, sys.intern(name) if type(name) is str else name, value)
+        for name, value in (slots or {}).items():
+            vm.call(setattr, (obj, name, value), {})
+
+    def load_appends(self) -> None:
+        """Put items behind a list."""
+        items = self.pop_mark()
+        self._extend(items)
+
+    def load_append(self) -> None:
+        """Put one item behind a list."""
+        self._extend([self.stack.pop()])
+
+    def _extend(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is list:
+            target.extend(items)
+        else:
+            self.vm.call(objects.load_attr(self.vm, target, "extend"), (items,), {})
+
+    def load_setitems(self) -> None:
+        """Put items into a dict."""
+        items = self.pop_mark()
+        for at in range(0, len(items), 2):
+            operators.set_item(self.vm, self.stack[-1], items[at], items[at + 1])
+
+    def load_setitem(self) -> None:
+        """Put one item into a dict."""
+        value, key = self.stack.pop(), self.stack.pop()
+        operators.set_item(self.vm, self.stack[-1], key, value)
+
+    def load_additems(self) -> None:
+        """Put items into a set."""
+        items = self.pop_mark()
+        self.vm.call(objects.load_attr(self.vm, self.stack[-1], "update"), (items,), {})
+
+    def load_unknown(self) -> None:
+        """What pickles hold rarely."""
+        raise GraphBreak("a pickle with classes by number, or of an old form, is read")
+
+    dispatch: dict[int, Any] = {
+        **_UNPICKLER.dispatch,
+        **{pickle.REDUCE[0]: load_reduce, pickle.NEWOBJ[0]: load_newobj, pickle.NEWOBJ_EX[0]: load_newobj_ex},
+        **{pickle.BUILD[0]: load_build, pickle.APPENDS[0]: load_appends, pickle.APPEND[0]: load_append},
+        **{pickle.SETITEMS[0]: load_setitems, pickle.SETITEM[0]: load_setitem, pickle.ADDITEMS[0]: load_additems},
+        **dict.fromkeys(
+            (op[0] for op in (pickle.INST, pickle.OBJ, pickle.EXT1, pickle.EXT2, pickle.EXT4)), load_unknown
+        ),
+    }
+
+
+_OLD_NAMES = {
+    ("__builtin__", name) for name in ("list", "tuple", "dict", "set", "frozenset", "iter", "reversed", "object")
+}
+_OLD_NAMES |= {
+    ("__builtin__", name) for name in ("xrange", "enumerate", "zip", "map", "bytearray", "getattr", "complex")
+}
+_OLD_NAMES |= {("copy_reg", "_reconstructor"), ("itertools", "izip"), ("itertools", "imap")}
+
+
+@ROWS.rule(pickle.loads)
+def _loads(
+    vm: Interpreter,
+    data: Any,
+    *,
+    fix_imports: Any = True,
+    encoding: Any = "ASCII",
+    errors: Any = "strict",
+    buffers: Any = None,
+) -> Any:
+    if type(data) not in (bytes, bytearray) or buffers is not None or not all(map(is_constant, (encoding, errors))):
+        raise GraphBreak("pickle.loads is given more than bytes")
+    settings = {"fix_imports": vm.truth(fix_imports), "encoding": encoding, "errors": errors}
+    return _run(_Reader(vm, bytes(data), **settings).load)

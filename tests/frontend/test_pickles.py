@@ -1,0 +1,168 @@
+"""Pickling inside compiled functions: the same bytes and objects as in eager, in one graph; methods of the program's run once."""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import enum
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from harness import check, compiled
+from torch import Tensor
+
+X = torch.arange(4.0)
+calls: list[str] = []
+
+
+class Plain:
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+
+class Stateful(Plain):
+    __slots__ = ("b",)
+
+    def __getstate__(self) -> Any:
+        calls.append("get")
+        return {"a": self.a + 1}
+
+    def __setstate__(self, state: Any) -> None:
+        calls.append("set")
+        self.a, self.b = state["a"], 5
+
+
+class Reduced(Plain):
+    def __reduce__(self) -> Any:
+        calls.append("reduce")
+        return Reduced, (self.a * 2,)
+
+    def __init__(self, a: Any) -> None:
+        calls.append("init")
+        self.a = a
+
+
+class Items(list[int]):
+    pass
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+Point = collections.namedtuple("Point", "a b")
+VALUES: dict[str, Any] = {
+    "plain": [
+        1,
+        2.5,
+        "ab",
+        b"cd",
+        None,
+        True,
+        (1, 2, 3, 4),
+        {"k": [1]},
+        {3},
+        1 << 70,
+        1j,
+        range(3),
+        ...,
+        bytearray(b"xy"),
+    ],
+    "iterators": lambda: [iter([1, 2]), iter((1,)), iter("abc"), iter(range(3)), reversed([1, 2]), enumerate([3])],
+    "classes": [
+        Plain,
+        len,
+        Colour.RED,
+        collections.OrderedDict(a=1),
+        collections.deque([1], 3),
+        collections.Counter("aab"),
+    ],
+}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_the_same_bytes(protocol: int) -> None:
+    def program(x: Tensor) -> Any:
+        it = VALUES["iterators"]()
+        texts = [
+            pickle.dumps(it, protocol),
+            pickle.dumps([1, 2.5, "ab", b"cd", None, (1, 2), {"k": [1]}, 1 << 70], protocol),
+        ]
+        texts.append(
+            pickle.dumps([Plain, len, Colour.RED, Plain(3), Items([1, 2]), Point(1, "x"), ValueError("v")], protocol)
+        )
+        made = pickle.loads(
+            pickle.dumps({"p": Plain((1, [2])), "i": Items([3]), "n": Point(4, 5), "e": Colour.RED}, protocol)
+        )
+        return (
+            x + 1,
+            texts,
+            [list(i) for i in pickle.loads(texts[0])],
+            made["p"].a,
+            list(made["i"]),
+            made["n"],
+            made["e"],
+        )
+
+    check(program, X)
+
+
+def test_all_kinds_of_plain_data() -> None:
+    def program(x: Tensor, values: Any) -> Any:
+        text = pickle.dumps(values)
+        return x + 1, text, pickle.loads(text)
+
+    check(program, X, VALUES["plain"])
+
+
+def test_methods_of_the_program_s() -> None:
+    def program(x: Tensor) -> Any:
+        del calls[:]
+        one, two = pickle.loads(pickle.dumps([Stateful(1), Reduced(2)]))
+        shared = [1]
+        twins = pickle.loads(pickle.dumps([shared, shared]))
+        return x * one.a, one.a, one.b, two.a, list(calls), twins[0] is twins[1]
+
+    check(program, X)
+    assert calls == ["init", "get", "reduce", "set", "init"]
+
+
+def test_state_of_the_caller_s_is_guarded() -> None:
+    def program(x: Tensor, p: Plain) -> Any:
+        return x + 1, pickle.loads(pickle.dumps(p)).a
+
+    fast, log = compiled(program)
+    p = Plain([1])
+    assert fast(X, p)[1] == [1]
+    p.a = [2, 3]
+    assert fast(X, p)[1] == [2, 3] and not log.breaks
+
+
+def test_names_and_registries_are_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: Tensor) -> Any:
+        return x + 1, pickle.dumps(Plain(1))
+
+    fast, _ = compiled(program)
+    assert fast(X)[1] == program(X)[1]
+    monkeypatch.setitem(copyreg.dispatch_table, Plain, lambda p: (Plain, (7,)))
+    assert fast(X)[1] == program(X)[1]
+    monkeypatch.undo()
+    monkeypatch.setitem(globals(), "Plain", type("Plain", (Plain,), {"__module__": "missing"}))
+    with pytest.raises(pickle.PicklingError):
+        fast(X)
+
+
+def test_errors_are_eager_s() -> None:
+    def program(x: Tensor) -> Any:
+        try:
+            pickle.dumps(lambda: 1)
+        except Exception as error:
+            return x + 1, type(error).__name__
+        return x
+
+    fast, _ = compiled(program)
+    assert fast(X)[1] == program(X)[1]
+    with pytest.raises(EOFError, match="Ran out of input"):
+        compiled(lambda x: (x + 1, pickle.loads(b"")))[0](X)
