@@ -46,6 +46,7 @@ from ..torch_private.symbols import new_shape_env
 from ..values import function as functions
 from ..values import object as objects
 from ..values.container import InstanceDict, LazyDict, is_class_namespace, shown_dict
+from ..values.identity import PLAIN_KINDS
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
@@ -410,7 +411,7 @@ class SymbolicInterpreter:
             return type(value.real)
         if type(value) is torch.SymFloat:
             self.dynamic.check_type(value)
-        return _PLAIN_KINDS.get(type(value), type(value))
+        return PLAIN_KINDS.get(type(value), type(value))
 
     @staticmethod
     def is_frontend_class(kind: type) -> bool:
@@ -583,7 +584,6 @@ class SymbolicInterpreter:
 
 
 _LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _FRONTEND.partition(".")[0]})
-_PLAIN_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, InstanceDict: dict}
 
 
 @functools.lru_cache(maxsize=1024)

@@ -48,6 +48,7 @@ from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
+from ..values.identity import Identity
 from ..values.kinds import HEAP_TYPE, isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
@@ -143,7 +144,7 @@ def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
         check = objects.find_method(type(kinds), "__instancecheck__")
         if check is not None and not vm.is_library(check.__module__):
             return vm.truth(vm.call(check, (kinds, obj), {}))
-    if isinstance(obj, (LazyDict, InstanceDict, *operators.SYMBOLIC)):
+    if isinstance(obj, (LazyDict, InstanceDict, Identity, *operators.SYMBOLIC)):
         return objects.is_subclass(vm, vm.type_of(obj), kinds)
     if isinstance(obj, Tensor) and (known := vm.overrides.known.get(id(obj))) is not None:
         parameter = known.real is not None and getattr(known.real, "_is_param", False) is True
@@ -259,15 +260,17 @@ def _callable(vm: Interpreter, obj: Any) -> bool:
 
 
 @ROWS.rule(id)
-def _id(vm: Interpreter, obj: Any) -> int:
+def _id(vm: Interpreter, obj: Any) -> Any:
     """Of what guards hold by identity: that object is alive as long as the guard, and no other has its address."""
     source = vm.user.source_of(obj)
     if source is not None and not isinstance(obj, Tensor) and vm.is_library_frame(vm.frames[-1]):
         vm.guards.add("is", source, obj)  # a library's table of objects, such as the optimizers of a gradient scaler
         return id(vm.user.by_value[id(obj)].real)
-    if not isinstance(source, Const) or isinstance(obj, Tensor):
+    if isinstance(source, Const) and not isinstance(obj, Tensor):
+        return id(obj)
+    if isinstance(obj, (InterpretedGenerator, *operators.SYMBOLIC)):
         raise Unsupported("id() of an object is read")
-    return id(obj)
+    return Identity(vm, obj)
 
 
 ROWS.rule(vars)(lambda vm, obj: objects.load_attr(vm, obj, "__dict__"))

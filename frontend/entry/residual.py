@@ -38,6 +38,7 @@ from ..transforms.rules import Linear, Pullback, Transformed
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
+from ..values.identity import Identity
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.object import find_method, is_data_descriptor
@@ -560,5 +561,6 @@ _BUILDERS: dict[type, Any] = {
     operator.methodcaller: Residual._method_caller,
     **dict.fromkeys((Linear, Pullback, Transformed), lambda r, v: r._fresh(v, v.text(r))),
     weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
+    Identity: lambda r, v: r._fresh(v, f"{r.emit.constant(id, 'id_of')}({r.value(v.value)})"),
     TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
 }
