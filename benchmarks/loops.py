@@ -95,7 +95,8 @@ def cases(device: str) -> dict[str, tuple[Callable[..., Any], Callable[[], list[
             decode,
             lambda: [
                 torch.randint(0, 512, (4,), device=device),
-                *torch.zeros(2, 4, ROUNDS, 128, device=device),
+                torch.zeros(4, ROUNDS, 128, device=device),
+                torch.zeros(4, ROUNDS, 128, device=device),
                 table,
                 q,
                 k,

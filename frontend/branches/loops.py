@@ -7,8 +7,8 @@ loop's result is copied to. What a round may not do:
 - change anything else that the program sees, draw random numbers, raise, wait;
 - take items of anything but a range;
 - give a variable another dtype, size, stride, device, nesting or kind than it had before;
-- leave the loop in its middle: between the condition and another way out there are only a few operators that cannot fail, which the
-  condition of the loop computes, too;
+- leave the loop in its middle: between another way out and the condition, behind it or before it, there are only a few operators that
+  cannot fail; those behind the condition are computed by it, too;
 - compute what gradients are wanted through.
 """
 
@@ -198,12 +198,13 @@ class _Loop:
                 raise Prevented("the loop writes to a tensor that a variable is bound to anew in it")
             if any(storage_of(t) == storage for t in self.written):
                 continue
-            found = next((t for t in aside.there() if storage_of(t) == storage and not t._is_view()), None)
+            there = [t for t in aside.there() if storage_of(t) == storage]
+            found = next((t for t in there if not t._is_view() or self.vm.out.node(t).op == "placeholder"), None)
             if found is not None:
                 if found.requires_grad or torch.empty_like(found).stride() != found.stride():
                     raise Prevented("the loop writes to a tensor that requires gradients, or has gaps")
                 self.written.append(found)
-            elif not any(storage_of(t) == storage for t in aside.made()):
+            elif there:
                 raise Prevented("the loop writes to a view of a tensor that is not known")
 
     # ---- running a round ----
@@ -250,13 +251,13 @@ class _Loop:
         steps, begun = steps_of(frame.code), next(iter(reversed(vm.out.graph.nodes)))
         while True:
             index = frame.ip
+            if wanted == len(found):
+                return Arrived(State.of(frame, self.names), None, found)
             if index in self.shape.heads:
                 stays = self.asked(index)
                 frame.pop()
-                return Arrived(State.of(frame, self.names), stays, found)
+                return self.joined(index, Arrived(State.of(frame, self.names), stays, found), _behind(begun))
             if index in self.shape.tests:
-                if wanted == len(found):
-                    return Arrived(State.of(frame, self.names), None, found)
                 if (more := self.undecided(index)) is not None:
                     found.append((index, more, _behind(begun), State.of(frame, self.names)))
                     frame.ip = self.shape.tests[index].stay
@@ -273,6 +274,23 @@ class _Loop:
                 raise Prevented(vm.delayed_break.reason)
             if signal is not None:
                 raise Prevented(f"the loop is left in the middle of a round by {Side(vm).place()}")
+
+    def joined(self, head: int, arrived: Arrived, nodes: list[fx.Node]) -> Arrived:
+        """With the ways out right before the condition as parts of it, as in `while n < 9 and not done.all()`.
+
+        What is computed between such a way out and the condition is computed for nothing where it is taken.
+        """
+        leave = self.shape.tests[head].leave
+        while arrived.tests:
+            at, more, before, state = arrived.tests[-1]
+            behind = nodes[len(before) :]
+            if self.shape.tests[at].leave != leave or not state.is_same(arrived.state):
+                break
+            if len(behind) > _CHEAP or not all(map(is_cheap, behind)):
+                break
+            stays = self.vm.out.call_function(torch.logical_and, (more, arrived.stays), {})
+            arrived = Arrived(arrived.state, stays, arrived.tests[:-1])
+        return arrived
 
     def undecided(self, index: int) -> Tensor | None:
         """Whether the loop goes on at a way out, as a tensor, with what it asks for taken off the stack; None where that is known."""

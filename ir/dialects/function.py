@@ -28,6 +28,8 @@ class Func(Op):
             a view of returned value k; ["output", j] the very object that result j is; ["size", expression] a Python int;
             ["constant", literal] that literal; ["none"];
         mutations: [argument, k] pairs: returned value k is to be copied into the argument;
+        owned: [argument, k] pairs of what a loop's body is carried: the argument may be written to on the way to returned value k; behind
+            `plan-buffers` these are the ones that are, and the loop is given memory that nobody else sees;
         numbers: the arguments that are floats of the caller's, given as tensors of no dimension;
         writes_early: at the `buffer` level, something that can fail comes after a write to an argument;
         parameters, of `@constants` only: which arguments of `@main` it takes. What it returns are the last arguments of `@main`.
@@ -70,6 +72,9 @@ class Func(Op):
         for row in self.get("mutations", ()):
             self._check_number(row[0], "argument", "mutations")
             self._check_number(row[1], "returned value", "mutations")
+        for row in self.get("owned", ()):
+            self._check_number(row[0], "argument", "owned")
+            self._check_number(row[1], "returned value", "owned")
         for number in self.get("numbers", ()):
             self._check_number(number, "argument", "numbers")
         late: set[str] = set()

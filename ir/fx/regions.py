@@ -63,9 +63,12 @@ def import_region(importer: _Importer, node: fx.Node, call: _Arguments) -> None:
     given: list[tuple[tuple[str, str], Any]] = list(zip(kinds, (*node.args, ()), strict=False))
     inner: list[tuple[str, prim.Func, list[Tensor]]] = []
     further = _binding(importer, [importer.values[value] for (_, kind), value in given if kind == "body"])
+    carried = sum(len(value) for (name, _), value in given if name == "carried")
     for (name, kind), value in given:
         if kind == "body":
             inner.append((name, *_function(importer, value, further, node)))
+            if name == "body" and carried:
+                inner[-1][1]["owned"] = tuple((k, k) for k in range(carried))
             continue
         tensors = value if kind == "tensors" else (value,)
         if not all(isinstance(n, fx.Node) and isinstance(n.meta["val"], Tensor) for n in tensors):

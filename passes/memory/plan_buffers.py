@@ -20,7 +20,7 @@ from ..analysis.strides import is_dense, is_view, memory_strides, same_layout, v
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
 from .launches import Launches, read_where_written
-from .written_arguments import Writes, in_place_writes, write_in_place
+from .written_arguments import Writes, give_own_memory, in_place_writes, write_in_place
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class PlanBuffers(Pass):
             planner = _Planner(self, ctx, func, Launches(kernels))
             planner.plan()
             planner.rewrite()
+        give_own_memory(functions)
         launches: dict[str, list[buffer.Launch]] = {}
         for op in [op for func in functions for op in func.block_body.ops if isinstance(op, buffer.Launch)]:
             launches.setdefault(op["kernel"], []).append(op)
@@ -304,6 +305,8 @@ class _Planner:
         self.func["arena_bytes"] = self.arena_bytes
         if self.writes.early:
             self.func["writes_early"] = True
+        if "owned" in self.func.attributes:
+            self.func["owned"] = tuple(row for row in self.func["owned"] if row in self.writes.mutations)
         old.erase()
 
     def _allocate_first(self, writing: Operation) -> None:

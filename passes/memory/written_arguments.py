@@ -3,6 +3,8 @@
 A KV cache that gets one more row is the case: `index_copy` and `slice_scatter` give a new cache, which costs a copy of it, and another one to
 bring it back into the user's tensor. Where nobody reads the old contents afterwards, the call writes its few elements into the argument.
 So does a kernel that computes each element of an argument anew, as the steps of optimizers do.
+
+What a loop carries is memory of the loop's own (`owned` of its body): a round writes the few elements that change into it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Writes:
 
     Attributes:
         target: for the result of each such call, the argument whose memory it is.
-        mutations: the entries (argument, returned value) of the function that need no copy any more.
+        mutations: the entries (argument, returned value) of the function, of `owned` too, that need no copy any more.
         early: whether something that comes after a write can fail; every launch on a GPU can.
     """
 
@@ -51,7 +53,8 @@ def in_place_writes(
 ) -> Writes:
     """The calls and kernels of a function that may write to an argument.
 
-    Where errors are seen at once, only kernels from which on nothing can fail: updates of weights, at the end of a step.
+    Where errors are seen at once, only kernels from which on nothing can fail: updates of weights, at the end of a step. Of what a loop
+    owns nobody sees anything when a round fails.
     """
     steps = list(func.block_body.ops)
     number = {op: i for i, op in enumerate(steps)}
@@ -63,11 +66,12 @@ def in_place_writes(
     done = set()
     mutations = func.get("mutations", ()) if "results" in func.attributes else ()
     sure = launches.sure_from(func) if mutations else len(steps)
-    for argument, k in mutations:
-        if k in received:
-            continue
+    given_up = dict.fromkeys(func.block_body.args[argument] for argument, _ in func.get("owned", ()))
+    for argument, k in (*mutations, *func.get("owned", ())):
         target, value = func.block_body.args[argument], returned[k]
-        queued = is_asynchronous(target)
+        if k in received and target not in given_up:
+            continue
+        queued = is_asynchronous(target) or target in given_up
         first = root(value)
         if first is not value or launches.updated_unread(value.owner) is not None:
             step = number.get(first.owner, -1) if isinstance(first.owner, Operation) else -1
@@ -76,7 +80,7 @@ def in_place_writes(
                 targets[first] = target
                 done.add((argument, k))
                 continue
-        if memory[value] == 1 and isinstance(value.owner, loop.Launch):
+        if memory[value] == 1 and isinstance(value.owner, loop.Launch) and target not in given_up:
             step = number[value.owner]
             calm = last.get(target, -1) <= step and (queued or step >= sure)
             if calm and _computes_anew(value.owner, value, target, readers, launches):
@@ -93,7 +97,8 @@ def in_place_writes(
         if calm and alone and sum(memory[v] for v in versions) == 1:
             targets |= dict.fromkeys((op.results[0] for op in chain), target)
             done.add((argument, k))
-    early = any(is_asynchronous(v) or number[v.owner] < sure for v in targets)  # type: ignore[index]
+    seen = [v for v, target in targets.items() if target not in given_up]
+    early = any(is_asynchronous(v) or number[v.owner] < sure for v in seen)  # type: ignore[index]
     return Writes(targets, frozenset(done), early)
 
 
@@ -205,3 +210,19 @@ def write_in_place(op: kernel.Extern, operands: Sequence[SSAValue], literals: di
     shape, strides, offset = part
     view = buffer.View.make([operands[0]], [ref_type(shape, strides, ref.dtype, ref.device)], {"offset": offset})
     return [view, buffer.Copy.make([operands[1], view.results[0]], [], {}, loc=op.location)]
+
+
+def give_own_memory(functions: Sequence[prim.Func]) -> None:
+    """Let loops be given copies of what their bodies write to."""
+    written = {func["sym_name"]: {row[0] for row in func.get("owned", ())} for func in functions}
+    for op in [op for func in functions for op in func.block_body.ops if isinstance(op, buffer.Extern)]:
+        for k, name in enumerate(op["operands"]):
+            group, _, number = name.partition(".")
+            if group != "carried" or int(number) not in written.get(op.get("body"), ()):
+                continue
+            given = op.operands[k]
+            own = buffer.Alloc.make([], [given.type], {"pool": "output"}, loc=op.location)
+            copy = buffer.Copy.make([given, own.results[0]], [], {}, loc=op.location)
+            assert op.parent is not None
+            op.parent.insert_ops_before([own, copy], op)
+            op.operands[k] = own.results[0]

@@ -10,7 +10,7 @@ import intarsia
 from benchmarks import torchvision_stub
 from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.opt import main as passes_opt
+from intarsia.tools.opt.main import main as passes_opt
 
 pytestmark = pytest.mark.usefixtures("product_compiler")
 

@@ -134,6 +134,57 @@ def recurrent(x):
     return h, done
 
 
+def decoded(x):
+    """Greedy decoding with a static cache."""
+    cache, out, n = torch.zeros(6, 3), torch.zeros(6, dtype=torch.long), 0
+    row = x[0]
+    while n < 6 and not (row > 1).all():
+        cache[n] = row
+        row = row * 1.5 + cache.mean(0) * 0.1
+        out[n] = row.argmax()
+        n += 1
+    return out, cache, n
+
+
+def decoded_into_an_argument(x):
+    n = 0
+    while n < 3 and x.sum() < 30 and x.max() < 20:
+        x[:, n] = x[:, n] * 2 + 1
+        n += 1
+    return x.sum(), n
+
+
+def two_caches(x):
+    first, second, n = torch.zeros(5, 3), torch.ones(5, 3), 0
+    while x.max() > 0.3 and n < 5:
+        first[n], second[n] = x[0] + second[n - 1], x[1] + first.sum(0)
+        x = x * 0.5
+        n += 1
+    return first, second, n
+
+
+def read_behind_the_write(x):
+    out, before, n = torch.zeros(5, 3), torch.zeros(5, 3), 0
+    while x.max() > 0.3 and n < 5:
+        before = out.clone()
+        out[n] = x[0] + out[n - 1]
+        x = x * 0.5 + before.sum() * 0.01
+        n += 1
+    return out, before
+
+
+def loops_in_loops(x):
+    out, n = torch.zeros(4, 3), 0
+    while x.max() > 0.3 and n < 4:
+        out[n] = x[0]
+        y = out * 1
+        while y.sum() > 1:
+            y = y * 0.5
+        x = x * 0.5 + y.mean() * 0.1
+        n += 1
+    return out, x + 1
+
+
 class Halving(nn.Module):
     def __init__(self):
         super().__init__()
@@ -159,7 +210,17 @@ ONE_GRAPH = [
     two_ways_out,
     continued,
 ]
-ONE_GRAPH += [nested, written, written_argument, pair_carried, with_range_of_steps, recurrent, in_a_method]
+LOOPS_WITH_CACHES = [decoded, decoded_into_an_argument, two_caches, read_behind_the_write, loops_in_loops]
+ONE_GRAPH += [
+    *LOOPS_WITH_CACHES,
+    nested,
+    written,
+    written_argument,
+    pair_carried,
+    with_range_of_steps,
+    recurrent,
+    in_a_method,
+]
 
 
 def check(f, calls, fast):
@@ -182,7 +243,7 @@ def test_one_graph(f) -> None:
     assert len(log.captures) == 1 and not log.breaks and not log.fallbacks
 
 
-@pytest.mark.parametrize("f", [counted, left_early, nested, written, recurrent])
+@pytest.mark.parametrize("f", [counted, left_early, nested, written, recurrent, *LOOPS_WITH_CACHES])
 def test_one_program(f) -> None:
     fast = intarsia.compile(f, fullgraph=True)
     check(f, XS, fast)
@@ -255,7 +316,15 @@ def views_of_what_is_written(x):
     return out, row
 
 
+def index_that_the_length_guards(x):
+    n, row = 0, x.flatten()
+    while n < 12 and row[n] < 1:
+        n += 1
+    return n, row * 2
+
+
 REASONS = {
+    index_that_the_length_guards: "control flow depends on a tensor's value",
     another_dtype: "x has the dtype torch.float32 before a round of the loop and torch.float64 behind it",
     another_size: "x has the sizes",
     another_kind: "last is None before a round of the loop and a FakeTensor behind it",
@@ -279,6 +348,12 @@ def test_breaks_with_its_reason(f) -> None:
         torch.testing.assert_close(*results)
     reasons = " ".join(b.reason for b in log.breaks)
     assert re.search(REASONS[f], reasons), reasons
+
+
+def test_what_a_round_writes_is_not_copied() -> None:
+    """The memory that the loop carries is copied once, in front of it."""
+    host = "".join(graph.code["host.py"] for graph in intarsia.explain(decoded)(XS[0]).graphs)
+    assert "select_scatter" not in host and host.count("empty_strided((6, 3)") == 1
 
 
 def test_gradients_break() -> None:
