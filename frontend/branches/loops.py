@@ -257,11 +257,10 @@ class _Loop:
                 stays = self.asked(index)
                 frame.pop()
                 return self.joined(index, Arrived(State.of(frame, self.names), stays, found), _behind(begun))
-            if index in self.shape.tests:
-                if (more := self.undecided(index)) is not None:
-                    found.append((index, more, _behind(begun), State.of(frame, self.names)))
-                    frame.ip = self.shape.tests[index].stay
-                    continue
+            if index in self.shape.tests and (more := self.undecided(index)) is not None:
+                found.append((index, more, _behind(begun), State.of(frame, self.names)))
+                frame.ip = self.shape.tests[index].stay
+                continue
             frame.ip = index + 1
             handler, arg, touched = steps[index]
             vm.step = frame.begun = vm.step + 1
