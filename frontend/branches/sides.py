@@ -228,4 +228,6 @@ def named(path: Path) -> str:
 
 def shown(value: Any) -> str:
     """A value in a few words."""
-    return repr(value)[:40] if is_constant(value) else f"a {type(value).__name__}"
+    if is_constant(value):
+        return repr(value)[:40]
+    return "a Tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"

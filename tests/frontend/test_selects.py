@@ -200,7 +200,28 @@ def raises(x):
     return x + 1
 
 
+def structures(x):
+    if x.sum() > 0:
+        y = x * 3
+    else:
+        y = [x, x * 2]
+    return y
+
+
+def sizes(x):
+    y = x[:1] * 2 if x.sum() > 0 else x[:2] * 2
+    return y + 1
+
+
+def nothing(x):
+    y = None if x.sum() > 0 else x * 2
+    return y
+
+
 OTHERS = {
+    structures: "y is a Tensor on one side and a list on the other",
+    sizes: "has the sizes",
+    nothing: "is None on one side and a Tensor on the other",
     same_object: "given out",
     by_identity: "given out",
     written_later: "written to",

@@ -327,7 +327,7 @@ REASONS = {
     index_that_the_length_guards: "control flow depends on a tensor's value",
     another_dtype: "x has the dtype torch.float32 before a round of the loop and torch.float64 behind it",
     another_size: "x has the sizes",
-    another_kind: "last is None before a round of the loop and a FakeTensor behind it",
+    another_kind: "last is None before a round of the loop and a Tensor behind it",
     prints: 'print\\("a round"\\)',
     grows: "changes something that the program sees",
     draws: "rand draws random numbers in the loop",
