@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..bytecode.exceptions import first_context
 from ..bytecode.generator import InterpretedGenerator
@@ -392,7 +393,8 @@ def _dispatch_modes(vm: Interpreter) -> int:
 
 @ROWS.rule(FUNCTION_MODES)
 def _function_modes(vm: Interpreter) -> int:
-    return function_mode_count() + len(vm.overrides.modes)  # guarded in every entry
+    inside = [mode for mode in vm.overrides.modes if isinstance(mode, TorchFunctionMode)]
+    return function_mode_count() + len(inside)  # guarded in every entry
 
 
 ROWS.rule(LOG_USAGE)(lambda vm, *a: None)

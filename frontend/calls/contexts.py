@@ -16,6 +16,7 @@ from ..graph.dynamic import concrete
 from ..guards import process_state
 from ..runtime import profiling
 from ..state import Interpreter
+from ..subclasses.dispatch_modes import is_plain_dispatch_mode
 from ..torch_private.autograd_graph import hook_keeper, pop_hooks
 from ..torch_private.dynamo import break_switch
 from ..torch_private.functions import (
@@ -111,7 +112,9 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     if type(manager) is _BREAK_SWITCH:
         return _enter_break_switch(vm, manager), None
     if isinstance(manager, TorchFunctionMode) and _is_plain_mode(type(manager)):
-        return _enter_function_mode(vm, manager), manager
+        return _enter_mode(vm, manager), manager
+    if is_plain_dispatch_mode(manager):
+        return _enter_mode(vm, manager), manager
     if isinstance(manager, (*_GRAD, torch.autocast)):
         _check_unseen(vm, type(manager))
     if isinstance(manager, _GRAD):
@@ -157,7 +160,7 @@ if _BREAK_SWITCH is not None:
 
 def _check_unseen(vm: Interpreter, cls: type) -> None:
     """A function mode of the program's sees that the grad mode is set, and when autocast begins."""
-    if vm.overrides.modes and vm.overrides.off < 2:
+    if vm.overrides.off < 2 and any(isinstance(mode, TorchFunctionMode) for mode in vm.overrides.modes):
         raise GraphBreak(f"{cls.__name__} is entered inside a torch function mode")
 
 
@@ -174,7 +177,10 @@ ROWS.describe(
 )
 
 
-def _enter_function_mode(vm: Interpreter, mode: Any) -> Scope:
+def _enter_mode(vm: Interpreter, mode: Any) -> Scope:
+    kinds = {isinstance(other, TorchFunctionMode) for other in (*vm.overrides.modes, mode)}
+    if len(kinds) > 1 or kinds == {False} and (vm.overrides.off or vm.overrides.known):
+        raise GraphBreak("a torch dispatch mode meets a torch function mode, or tensors of a class of the program's")
     vm.overrides.push(mode)
     return Scope(vm, vm.overrides.pop, (_itself, (mode,)))
 

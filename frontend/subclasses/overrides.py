@@ -22,9 +22,11 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import lookup
 from ..guards.source import Source
 from ..state import Interpreter
+from ..torch_private.dispatch import DispatchMode
 from ..torch_private.functions import NO_FUNCTION
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance, tensors_in
+from .dispatch_modes import run_below
 
 __all__ = ["Marked", "Overrides"]
 
@@ -182,7 +184,7 @@ class Overrides:
         """
         seen_by = [m for m in self.modes if not (asks and type(m).__module__.partition(".")[0] == "torch")]
         if seen_by or self.parts or any(not known.wrapper for known in self.known.values()):
-            seen = "a torch function mode" if seen_by else "tensors of a class of the program's"
+            seen = "a torch function mode, or dispatch mode," if seen_by else "tensors of a class of the program's"
             raise GraphBreak(f"{what} meets {seen}")
 
     def _spreads(self) -> bool:
@@ -221,6 +223,8 @@ class Overrides:
             mode = self.modes[-1]
             self.pop()
             try:
+                if isinstance(mode, DispatchMode):
+                    return run_below(vm, mode, function, tuple(args), dict(kwargs or {}))
                 result = vm.call(vm.load_attr(mode, "__torch_function__"), given_on, {})
             finally:
                 self.push(mode)

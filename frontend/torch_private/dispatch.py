@@ -14,6 +14,8 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+DispatchMode = TorchDispatchMode
+
 
 class CaptureMode(TorchDispatchMode):
     """A dispatch mode that only captures: torch's guards do not count it among the modes of programs.
@@ -30,6 +32,22 @@ class CaptureMode(TorchDispatchMode):
     @classmethod
     def is_infra_mode(cls) -> bool:
         return True
+
+
+# What torch's C++ asks fake tensors on its way: guards know it, or (the memory behind a tangent) it decides about a copy alone.
+ASKED = frozenset(
+    (
+        torch.ops.prim.device.default,  # from 2.14 on
+        torch.ops.aten.is_same_size.default,
+        torch.ops.aten._has_same_storage_numel.default,
+        torch.ops.aten.size.default,
+        torch.ops.aten.stride.default,
+        torch.ops.aten.sym_size.default,
+        torch.ops.aten.sym_stride.default,
+        torch.ops.aten.sym_numel.default,
+        torch.ops.aten.sym_storage_offset.default,
+    )
+)
 
 
 class DtypesSeen(CaptureMode):

@@ -19,7 +19,7 @@ from ..graph.call_numbers import Numbers, has_float
 from ..graph.output import GraphInput, OutputGraph
 from ..state import Interpreter
 from ..torch_private.batches import outside_transforms, seen_from_inside
-from ..torch_private.dispatch import CaptureMode
+from ..torch_private.dispatch import ASKED, CaptureMode
 from ..torch_private.functions import SET_GRAD_MODE
 from ..torch_private.graphs import write_code
 from ..values.kinds import isinstance
@@ -109,22 +109,6 @@ class InnerGraph(OutputGraph):
         return self._sym_nodes[size]
 
 
-# What torch's C++ asks fake tensors on its way: guards know it, or (the memory behind a tangent) it decides about a copy alone.
-_ASKED = frozenset(
-    (
-        torch.ops.prim.device.default,  # from 2.14 on
-        torch.ops.aten.is_same_size.default,
-        torch.ops.aten._has_same_storage_numel.default,
-        torch.ops.aten.size.default,
-        torch.ops.aten.stride.default,
-        torch.ops.aten.sym_size.default,
-        torch.ops.aten.sym_stride.default,
-        torch.ops.aten.sym_numel.default,
-        torch.ops.aten.sym_storage_offset.default,
-    )
-)
-
-
 class Below(CaptureMode):
     """Records each operator that runs below the transform, and whether gradients are on for it around the transform."""
 
@@ -148,7 +132,7 @@ class Below(CaptureMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        if func in _ASKED:
+        if func in ASKED:
             return func(*args)
         if _is_on_meta(args) or _is_on_meta(kwargs):
             return self._shape_of_zeros(func, args, kwargs)

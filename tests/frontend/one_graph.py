@@ -448,7 +448,7 @@ def function_mode(x):
     return torch.sin(y)
 
 
-@program((t(4),), (t(4) * 3,), breaks="set_is_in_mode_without_ignore_compile_internals")
+@program((t(4),), (t(4) * 3,))
 def dispatch_mode(x):
     with Halved():
         y = torch.sin(x) + 1
