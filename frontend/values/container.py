@@ -11,11 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import Unsupported, UserRaise
+from ..guards.definitions import lookup
 from ..guards.sameness import made_set, recipe, same_keys
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
 from .constant import is_constant
-from .kinds import isinstance
+from .kinds import HEAP_TYPE, isinstance
 from .namespaces import instance_attr, namespace_source
 from .sets import removed, table
 
@@ -127,6 +128,13 @@ def _are_keys(vm: Interpreter, keys: list[Any], source: Source) -> bool:
     )
 
 
+def _compares_itself(value: Any) -> bool:
+    """Whether a look-up may run code of the program's."""
+    kind = type(value)
+    own = (lookup(kind, name)[0] is not vars(object)[name] for name in ("__eq__", "__hash__"))
+    return bool(kind.__flags__ & HEAP_TYPE) and not is_constant(value) and not isinstance(value, type) and any(own)
+
+
 def _by_tensor(vm: Interpreter, value: Any, source: Source, keys: list[Tensor]) -> Any:
     """A mapping whose keys are tensors, as an optimizer's state is: found by identity, and read by place, which asks no key for its hash."""
     vm.guards.add("length", source, len(keys))
@@ -146,8 +154,8 @@ def _key_source(source: Source, index: int) -> Source:
 
 
 def _set(vm: Interpreter, value: Any, source: Source) -> Any:
-    if not _are_keys(vm, list(value), source):
-        raise Unsupported(f"the set {source.name()} holds tensors or containers")
+    if any(map(_compares_itself, value)) or not _are_keys(vm, list(value), source):
+        raise Unsupported(f"the set {source.name()} holds tensors, containers or what has its own __eq__ or __hash__")
     vm.guards.add("keys", source, list(value))
     for i, key in enumerate(value):
         vm.user.held(key, _key_source(source, i))

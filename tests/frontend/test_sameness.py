@@ -169,3 +169,25 @@ def test_sets_of_functions_and_modules():
     layers.remove(layer)
     assert same(fast(x, torch.cos, layer), program(x, torch.cos, layer))
     assert not log.breaks and not log.fallbacks
+
+
+def test_what_is_in_a_set_is_not_asked_during_capture():
+    asked = []
+
+    class Loud:
+        def __eq__(self, other):
+            asked.append(other)
+            return other == 1
+
+        def __hash__(self):
+            return 1
+
+    items = {Loud()}
+
+    def program(x):
+        return x + 1, 1 in items
+
+    fast, log = compiled(program)
+    for _ in range(2):
+        assert fast(torch.ones(1))[1] is True
+    assert asked == [1, 1] and log.breaks
