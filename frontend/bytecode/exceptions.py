@@ -24,10 +24,12 @@ __all__ = [
     "builtin_members",
     "cleaned",
     "first_context",
+    "frame_attr",
     "handled_outside",
     "name_error",
     "note",
     "set_context",
+    "shown_frame",
     "signature_text",
     "unbound_local",
 ]
@@ -151,18 +153,50 @@ def handled_outside(_: Any) -> BaseException | None:
 def add_entry(vm: Interpreter, error: BaseException, frame: Frame) -> None:
     """Note in the traceback that `error` leaves, or is caught in, the line that `frame` is at."""
     if vm.user.source_of(error) is None:
-        _, here = _frame_of(frame.code)
-        error.__traceback__ = types.TracebackType(error.__traceback__, here, -1, frame.line)
+        error.__traceback__ = types.TracebackType(error.__traceback__, shown_frame(frame), -1, frame.line)
+        frame.shown.line = frame.line
+
+
+class Shown:
+    """What stands for an interpreted frame where the program looks at it: a frame of CPython's, the line at which the other was last left."""
+
+    __slots__ = ("code", "frame", "globals", "line", "waiting")
+
+    def __init__(self, frame: Frame) -> None:
+        self.code, self.globals, self.line = frame.code, frame.globals, frame.line
+        # The frame of a generator that has not begun is there as long as the generator.
+        self.waiting = types.FunctionType(_code_of(frame.code), {"__builtins__": {}, _SHOWN: self})()
+        self.frame: types.FrameType = self.waiting.gi_frame
+
+
+_SHOWN = "<shown>"
+
+
+def shown_frame(frame: Frame) -> types.FrameType:
+    """The frame of CPython's that stands for an interpreted one: the same each time."""
+    if frame.shown is None:
+        frame.shown = Shown(frame)
+    made: types.FrameType = frame.shown.frame
+    return made
+
+
+def frame_attr(vm: Interpreter, frame: types.FrameType, name: str) -> Any:
+    """An attribute of a frame that stands for an interpreted one; NotImplemented of any other."""
+    shown = frame.f_globals.get(_SHOWN)
+    if type(shown) is not Shown:
+        return NotImplemented
+    if name == "f_lineno":
+        return next((f.line for f in vm.frames if f.shown is shown), shown.line)
+    if name in ("f_code", "f_globals"):
+        return shown.code if name == "f_code" else shown.globals
+    raise GraphBreak(f"{name} of a frame is read")
 
 
 @per_code
-def _frame_of(code: types.CodeType) -> tuple[Any, types.FrameType]:
-    made = _FRAME.replace(
+def _code_of(code: types.CodeType) -> types.CodeType:
+    return _FRAME.replace(
         co_name=code.co_name,
         co_qualname=code.co_qualname,
         co_filename=code.co_filename,
         co_firstlineno=code.co_firstlineno,
     )
-    waiting = types.FunctionType(made, {"__builtins__": {}})()
-    frame: types.FrameType = waiting.gi_frame
-    return waiting, frame

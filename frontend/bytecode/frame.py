@@ -54,6 +54,7 @@ class Frame:
             "names",
             "program",
             "result",
+            "shown",
             "stack",
         ),
     )
@@ -72,6 +73,12 @@ class Frame:
         self.before: list[Any] = []
         self.begun = 0
         self.direct = False
+        self.shown: Any = None  # what the program sees of the frame, once it has looked
+
+    def left(self) -> None:
+        """It is not run any more, or not for now."""
+        if self.shown is not None and self.program.instructions[max(self.ip - 1, 0)].op != "RERAISE":
+            self.shown.line = self.line  # else it is at the line that has raised
 
     def push(self, value: Any) -> None:
         """Push one value."""

@@ -10,7 +10,7 @@ from ..errors import CaptureError, UserRaise
 from ..state import Interpreter
 from ..values.kinds import isinstance
 from . import closing
-from .exceptions import note
+from .exceptions import note, shown_frame
 from .frame import Frame
 from .version import CLOSE_RETURNS
 
@@ -49,8 +49,12 @@ class InterpretedGenerator:
 
     def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
         """Resume with an exception, as `generator.throw`."""
+        if trace is not None and not isinstance(trace, types.TracebackType):
+            raise TypeError("throw() third argument must be a traceback object")
         if isinstance(kind, type) and issubclass(kind, BaseException):
-            made = value if isinstance(value, kind) else self.vm.call(kind, () if value is None else (value,), {})
+            made = value if isinstance(value, kind) else self._made(kind, value)
+            if trace is not None:
+                made.__traceback__ = trace
         elif isinstance(kind, BaseException):
             if value is not None:
                 raise TypeError("instance exception may not have a separate value")
@@ -59,6 +63,18 @@ class InterpretedGenerator:
             name = type(kind).__name__
             raise TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}")
         return self._for_python(None, made)
+
+    def _made(self, kind: Any, value: Any) -> BaseException:
+        """The exception that is thrown, or the one that making it raises."""
+        args = value if type(value) is tuple else () if value is None else (value,)
+        try:
+            made = self.vm.call(kind, args, {})
+        except UserRaise as raised:
+            return raised.value
+        if isinstance(made, BaseException):
+            return made
+        text = f"calling {kind} should have returned an instance of BaseException, not {type(made)}"
+        return TypeError(text)
 
     def close(self) -> Any:
         """Finish the generator, as `generator.close`."""
@@ -90,6 +106,11 @@ class InterpretedGenerator:
         return self.started and not self.running and not self.finished
 
     @property
+    def gi_frame(self) -> types.FrameType | None:
+        """What stands for its frame, until it is finished."""
+        return None if self.finished else shown_frame(self.frame)
+
+    @property
     def gi_code(self) -> types.CodeType:
         """The generator function's code."""
         return self.frame.code
@@ -98,6 +119,16 @@ class InterpretedGenerator:
     def gi_yieldfrom(self) -> Any:
         """The iterator that it delegates to."""
         return self._delegate() if self.gi_suspended else None
+
+    def rename(self, slot: str, value: Any) -> None:
+        """Set `__name__` or `__qualname__`, the attributes of generators that can be set."""
+        if not hasattr(types.GeneratorType, slot):
+            raise AttributeError(f"'generator' object has no attribute '{slot}'")
+        if slot not in ("__name__", "__qualname__"):
+            raise AttributeError(f"attribute '{slot}' of 'generator' objects is not writable")
+        if not isinstance(value, str):
+            raise TypeError(f"{slot} must be set to a string object")
+        self.__dict__[slot] = value
 
     def __del__(self) -> None:
         """Dropping a suspended generator runs its `finally` blocks, at the same point as in CPython."""

@@ -207,7 +207,7 @@ class SymbolicInterpreter:
             raise internal from error
         finally:
             self.recording = recording
-            self.frames.pop()
+            self.frames.pop().left()
 
     def resume(self, frame: Frame, error: BaseException | None) -> tuple[bool, Any]:
         """Run a suspended frame on; with `error`, it sees that raised where it stopped."""

@@ -441,6 +441,14 @@ ROWS.rule(*SIZE_MARKS)(lambda vm, *args, **kwargs: None)
 # ---- library functions with a meaning of their own ----
 
 
+@ROWS.rule(BaseException.with_traceback)
+def _with_traceback(vm: Interpreter, error: BaseException, trace: Any) -> BaseException:
+    if vm.user.source_of(error) is None or not isinstance(trace, types.TracebackType | None):
+        return vm.native(BaseException.with_traceback, error, trace)
+    objects.store_attr(vm, error, "__traceback__", trace)
+    return error
+
+
 @ROWS.rule(sys.exc_info)
 def _exc_info(vm: Interpreter) -> Any:
     error = vm.current_error

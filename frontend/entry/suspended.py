@@ -53,6 +53,9 @@ def generator(residual: Any, generator: InterpretedGenerator) -> str:
     parts = f"{residual.emit.constant(code, 'code')}, {residual.emit.constant(frame.globals, 'globals')}"
     function = f"{make}({parts}, {frame.code.co_name!r}, None, ({closure}{',' if closure else ''}))"
     name = residual._fresh(generator, f"{function}({', '.join(values)})")
+    names_now = generator.__name__, generator.__qualname__
+    if names_now != (frame.code.co_name, frame.code.co_qualname):
+        residual.post.append(f"{name}.__name__, {name}.__qualname__ = {names_now!r}")
     if started:
         residual.post.append(f"{name}.send(None)")
     return name

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..bytecode.exceptions import first_context
+from ..bytecode.exceptions import first_context, frame_attr
 from ..calls.registry import row_of
 from ..entry.effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
@@ -87,6 +87,8 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         return _function_attr(vm, obj, name)
     if kind is types.CellType and name == "cell_contents":
         return _cell_contents(vm, obj)
+    if kind is types.FrameType and (value := frame_attr(vm, obj, name)) is not NotImplemented:
+        return value
     plain = not kind.__flags__ & HEAP_TYPE and (vm.user.source_of(obj) is None or not hasattr(obj, "__dict__"))
     if kind is TensorMethod or plain or vm.is_frontend_class(kind):
         value = vm.native(getattr, obj, name)
@@ -540,6 +542,8 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
     if vm.is_created(obj):
         vm.native(object.__delattr__, obj, name)
         return
+    if hasattr(kind, "rename") and vm.is_frontend_class(kind):  # a generator
+        vm.native(obj.rename, name, None)
     if vm.user.source_of(obj) is None:
         raise Unsupported(f"an attribute of an unknown object is deleted: {name}")
     if isinstance(raw, types.MemberDescriptorType):

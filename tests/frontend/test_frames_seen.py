@@ -1,0 +1,93 @@
+"""What programs see of frames, tracebacks and generators inside compiled functions."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from harness import check, compiled
+from torch import Tensor
+
+X = torch.arange(4.0)
+
+
+def raised(function: Any, *args: Any) -> tuple[str, str]:
+    try:
+        function(*args)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def lines(function: Any) -> list[Any]:
+    try:
+        function()
+    except Exception as error:
+        trace, found = error.__traceback__.tb_next, []  # type: ignore[union-attr]
+        while trace:
+            frame = trace.tb_frame
+            found.append((frame.f_lineno - frame.f_code.co_firstlineno, frame.f_code is function.__code__))
+            trace = trace.tb_next
+        return found
+    return []
+
+
+def test_lines_of_frames() -> None:
+    def twice() -> None:
+        try:
+            [][1]
+        except IndexError:
+            {}["k"]
+
+    def program(x: Tensor) -> Any:
+        return x + 1, lines(twice), lines(lambda: 1 // 0)
+
+    check(program, X)
+
+
+def test_generators_say_of_themselves() -> None:
+    class Wrong(Exception):
+        def __new__(cls, *args: Any) -> Any:
+            return cls
+
+    def program(x: Tensor) -> Any:
+        def inner() -> Any:
+            states.append(inspect.getgeneratorstate(outer_one))
+            yield 1
+
+        def outer() -> Any:
+            yield from inner()
+
+        states: list[str] = []
+        outer_one = outer()
+        states.append(inspect.getgeneratorstate(outer_one))
+        next(outer_one)
+        states += [inspect.getgeneratorstate(outer_one), outer_one.gi_yieldfrom.gi_code.co_name]
+        names = [outer_one.__name__, outer_one.gi_frame.f_code is outer.__code__]
+        outer_one.__name__ = "other"
+        errors = [raised(setattr, outer_one, "__name__", 1), raised(delattr, outer_one, "__qualname__")]
+        errors += [raised(outer_one.throw, ValueError, 1, 2)[:1], raised(outer_one.throw, Wrong)[:1]]
+        return x + 1, states, names, errors, outer_one.__name__, outer_one.gi_frame
+
+    check(program, X)
+
+
+def test_tracebacks_that_are_set() -> None:
+    def program(x: Tensor, error: Exception) -> Any:
+        try:
+            x.no_such_thing
+        except AttributeError as made:
+            made.__traceback__ = None
+            first = made.with_traceback(None) is made, made.__traceback__
+        same = error.with_traceback(None) is error
+        return x + 1, first, same, raised(error.with_traceback, 1)
+
+    fast, log = compiled(program)
+    for _ in range(2):
+        mine = ValueError("v")
+        raised(lambda: (_ for _ in ()).throw(mine))  # noqa: B023
+        assert mine.__traceback__ is not None
+        assert fast(X, mine)[1:] == program(X, ValueError("v"))[1:]
+        assert mine.__traceback__ is None
+    assert not log.breaks
