@@ -1,7 +1,8 @@
 """CPython's own tests of the language under capture: `python benchmarks/language.py [--only NAMES] [--most N] [--save PATH]`.
 
 Each test function of the running interpreter's `test` package is called inside a compiled function, with tensors around it (`x + 1` before, `* 2`
-behind). A row says of a module how many tests eager passes, how many of these are captured without a break, how many do the same as in eager, and
+behind). A row says of a module how many tests eager passes, how many of these are captured without a break, how many do the same as in eager, how
+many break first at what speaks of the interpreter itself (`of_interpreter`: tracing, its call stack, its collector, finalizers, other processes), and
 how many end in an error of the process or take too long. Behind the table stand the reasons of breaks, by how many tests have them. A module is a
 process of its own, and a new one goes on where one ends. Modules or tests that the installation lacks, and tests that eager skips, are named.
 """
@@ -35,6 +36,20 @@ generators contextlib dict set list tuple functools itertools dataclasses enum d
 fstring exceptions with scope math int float bool range slice class super decorators compare call extcall keywordonlyarg grammar patma
 listcomps dictviews deque heapq bisect copy augassign binop long richcmp enumerate sort userdict userlist defaultdict ordered_dict
 """.split()  # noqa: SIM905
+# First reasons of breaks at what is no computation: the interpreter's own tracing, call stack, collector, what it runs when it drops an object, processes.
+INTERPRETER = (
+    *(
+        f"a C function that capture does not know is called: {name}"
+        for name in ("sys.settrace", "sys.setprofile", "sys._getframe", "gc.")
+    ),
+    *(
+        "another process is started",
+        "the call stack is inspected",
+        "a generator is dropped half-way",
+        "sys.getrefcount",
+    ),
+)
+FINALIZER = ", whose finalizer runs when CPython drops it"
 SECONDS = 20  # for one test, eager or captured
 STOPS = 3  # processes that a module may lose
 
@@ -180,6 +195,12 @@ def measure(name: str, most: int) -> dict[str, Any]:
     return {"module": name, **facts, "rows": rows}
 
 
+def of_interpreter(row: dict[str, Any]) -> bool:
+    """Whether the first break of a test is at what speaks of the interpreter itself; a test that comes out otherwise than in eager never is."""
+    first = row["reasons"][0].split("\n")[0] if row["reasons"] else ""
+    return row["ours"] == "passes" and (first.startswith(INTERPRETER) or first.endswith(FINALIZER))
+
+
 def counts(found: dict[str, Any]) -> dict[str, int]:
     """The numbers of a module's row."""
     rows = [row for row in found["rows"] if row["eager"] == "passes"]
@@ -189,6 +210,7 @@ def counts(found: dict[str, Any]) -> dict[str, int]:
         "run": len(found["rows"]),
         "eager passes": len(rows),
         "no break": sum(row["ours"] == "passes" and not row["reasons"] for row in rows),
+        "interpreter": sum(map(of_interpreter, rows)),
         "right": sum(row["ours"] == "passes" for row in rows),
         "error": len(ended),
     }
@@ -196,7 +218,7 @@ def counts(found: dict[str, Any]) -> dict[str, int]:
 
 def table(all_found: list[dict[str, Any]]) -> str:
     """The table, the reasons, what is wrong, and what is missing."""
-    heads = ("tests", "run", "eager passes", "no break", "right", "error")
+    heads = ("tests", "run", "eager passes", "no break", "interpreter", "right", "error")
     lines = [f"| module | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     total: collections.Counter[str] = collections.Counter()
     for found in all_found:
@@ -208,10 +230,16 @@ def table(all_found: list[dict[str, Any]]) -> str:
     lines.append(f"| **all** | {' | '.join(str(total[h]) for h in heads)} |")
     share = 100 / max(1, total["eager passes"])
     lines += ["", f"Without a break: {total['no break'] * share:.1f} %. Right: {total['right'] * share:.1f} %.", ""]
+    others = max(1, total["eager passes"] - total["interpreter"])
+    lines += [
+        f"Without the {total['interpreter']} that speak of the interpreter itself: {total['no break'] * 100 / others:.1f} %.",
+        "",
+    ]
     reasons: collections.Counter[str] = collections.Counter()
     for found in all_found:
         for row in found.get("rows", []):
-            reasons.update({reason.split("\n")[0][:110] for reason in row["reasons"][:1]})
+            mark = " (interpreter)" if of_interpreter(row) else ""
+            reasons.update({reason.split("\n")[0][:110] + mark for reason in row["reasons"][:1]})
     lines += ["First reasons of breaks, by tests:", "", *(f"- {n}: {reason}" for reason, n in reasons.most_common(30))]
     wrong = [row for found in all_found for row in found.get("rows", []) if row["ours"] not in ("", "passes")]
     lines += ["", "Not as in eager:", "", *(f"- {row['test']}: {row['ours']}" for row in wrong)]

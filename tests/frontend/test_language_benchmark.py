@@ -44,16 +44,35 @@ def test_outcomes():
     found = {"module": "sample", "all": 4, "rows": list(rows.values())}
     assert language.counts(found) == {
         **{"tests": 4, "run": 3, "eager passes": 2, "no break": 1},
-        **{"right": 2, "error": 0},
+        **{"interpreter": 0, "right": 2, "error": 0},
     }
     ended = {"test": "x", "eager": "passes", "ours": "the process ends: no word", "reasons": []}
     text = language.table(
         [{"module": "sample", "all": 4, "rows": [*rows.values(), ended]}, {"module": "gone", "missing": "no file"}]
     )
-    assert "| sample | 4 | 4 | 3 | 1 | 2 | 1 |" in text
+    assert "| sample | 4 | 4 | 3 | 1 | 0 | 2 | 1 |" in text
     assert "Without a break: 33.3 %. Right: 66.7 %." in text
     assert "Not there: gone (no file)" in text
     assert "- x: the process ends" in text
+
+
+def test_what_speaks_of_the_interpreter():
+    traced = "a C function that capture does not know is called: sys.settrace"
+    dropped = "a Thing is made, whose finalizer runs when CPython drops it"
+    for reason, told in (
+        (traced, True),
+        (dropped, True),
+        ("exec is called", False),
+        ("id() of an object is read", False),
+    ):
+        row = {"test": "t", "eager": "passes", "ours": "passes", "reasons": [reason, traced]}
+        assert language.of_interpreter(row) is told
+        assert not language.of_interpreter({**row, "ours": "another result"})
+        found = {"module": "m", "all": 2, "rows": [row, {**row, "reasons": []}]}
+        assert language.counts(found)["interpreter"] == told
+        text = language.table([found])
+        assert "Without a break: 50.0 %" in text and (f"{reason} (interpreter)" in text) is told
+        assert f"interpreter itself: {100 if told else 50}.0 %" in text
 
 
 def test_a_wrong_tensor_is_another_result():
