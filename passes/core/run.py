@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -54,6 +55,7 @@ class PipelineRun:
     """What a run of a pipeline took: (pass, seconds) in order; verification has the name "(verify)"."""
 
     seconds: list[tuple[str, float]] = field(default_factory=list)
+    verified: list[Any] = field(default_factory=list, repr=False)  # what the module was made of when it last verified
 
 
 def run_pipeline(
@@ -144,11 +146,41 @@ def check_level(item: Pass, levels: set[str], module: ModuleOp) -> None:
 
 def _verify(module: ModuleOp, item: Pass, run: PipelineRun, ctx: CompileContext) -> None:
     start = time.perf_counter()
-    module.verify()
-    check(module, ctx.machine)
+    parts = _parts(module)
+    if len(parts) != len(run.verified) or not all(
+        map(operator.is_, parts, run.verified)
+    ):  # most passes find nothing to do
+        module.verify()
+        check(module, ctx.machine)
+        run.verified = parts
     if item.gives is not None and (illegal := first_illegal(module, item.gives)) is not None:
         raise ValueError(f"{illegal.name} is left in a module of level '{item.gives}'")
     run.seconds.append(("(verify)", time.perf_counter() - start))
+
+
+def _parts(module: ModuleOp) -> list[Any]:
+    """All that verification looks at, in order. The objects themselves: attributes and types never change, and while they are held here
+    no other one gets their place in memory.
+    """
+    found: list[Any] = []
+    for op in module.walk():
+        found += (
+            op,
+            op.parent,
+            *op.operands,
+            *op.successors,
+            *op.attributes,
+            *op.attributes.values(),
+            *op.properties.values(),
+        )
+        for result in op.results:
+            found += (result, result.type)
+        for region in op.regions:
+            for block in region.blocks:
+                found += (region, block)
+                for argument in block.args:
+                    found += (argument, argument.type)
+    return found
 
 
 def _first_lines(error: BaseException, count: int = 6) -> str:

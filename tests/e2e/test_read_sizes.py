@@ -111,8 +111,7 @@ def results(x: Tensor, w: Tensor) -> Tensor:
     return F.linear(rows(x), w.t()).relu()
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("program", [losses, results])
+@pytest.mark.parametrize("program, dynamic", [(losses, None), (results, True)])
 def test_gradients(program: Callable[..., Tensor], dynamic: bool | None, caplog: pytest.LogCaptureFixture) -> None:
     compiled = intarsia.compile(program, dynamic=dynamic)
     with torch.enable_grad():
