@@ -188,7 +188,7 @@ def BEFORE_WITH(vm: Interpreter, frame: Frame, _: Any) -> None:
 
 def WITH_EXCEPT_START(vm: Interpreter, frame: Frame, _: Any) -> None:
     error = frame.stack[-1]
-    frame.push(vm.call(frame.stack[-4], (type(error), error, error.__traceback__), {}))
+    frame.push(vm.call(frame.stack[-4], (type(error), error, exceptions.traceback_of(vm, error)), {}))
 
 
 # ---- calls and functions ----

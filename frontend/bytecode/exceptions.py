@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 from ..errors import CaptureError, GraphBreak, UserRaise
-from ..guards.source import Const, Fetch
+from ..guards.source import Attr, Const, Fetch, Source
 from ..state import Interpreter
 from ..values.kinds import HEAP_TYPE, isinstance
 from .frame import Frame
@@ -31,6 +31,7 @@ __all__ = [
     "set_context",
     "shown_frame",
     "signature_text",
+    "traceback_of",
     "unbound_local",
 ]
 
@@ -152,9 +153,29 @@ def handled_outside(_: Any) -> BaseException | None:
 
 def add_entry(vm: Interpreter, error: BaseException, frame: Frame) -> None:
     """Note in the traceback that `error` leaves, or is caught in, the line that `frame` is at."""
-    if vm.user.source_of(error) is None:
+    source = vm.user.source_of(error)
+    if source is not None:
+        _add_to_caller_s(vm, error, frame, source)
+    else:
         error.__traceback__ = types.TracebackType(error.__traceback__, shown_frame(frame), -1, frame.line)
+    if frame.shown is not None:
         frame.shown.line = frame.line
+
+
+def _add_to_caller_s(vm: Interpreter, error: BaseException, frame: Frame, source: Source) -> None:
+    """The same for an exception that was there before, and has not been raised by then: others keep the traceback that they have."""
+    written, trace = vm.effects.attr(error, "__traceback__")
+    if not written and error.__traceback__ is not None:
+        return
+    if not written:
+        vm.guards.add("is", Attr(source, "__traceback__"), None)
+    vm.effects.write_attr(error, "__traceback__", types.TracebackType(trace, shown_frame(frame), -1, frame.line))
+
+
+def traceback_of(vm: Interpreter, error: BaseException) -> Any:
+    """`error.__traceback__`, as the program has left it."""
+    written, trace = vm.effects.attr(error, "__traceback__")
+    return trace if written else error.__traceback__
 
 
 class Shown:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..bytecode.exceptions import first_context
+from ..bytecode.exceptions import first_context, traceback_of
 from ..bytecode.generator import InterpretedGenerator
 from ..classes.making import call_metaclass
 from ..errors import GraphBreak, Unsupported, UserRaise
@@ -453,7 +453,7 @@ def _with_traceback(vm: Interpreter, error: BaseException, trace: Any) -> BaseEx
 def _exc_info(vm: Interpreter) -> Any:
     error = vm.current_error
     if error is not None:
-        return type(error), error, error.__traceback__
+        return type(error), error, traceback_of(vm, error)
     first_context(vm)
     return None, None, None
 

@@ -35,7 +35,12 @@ def bare_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[s
 
     A base of ours stands in front while the class is made; that is possible as it has the layout of the bases.
     """
-    named = {k: v for k, v in namespace.items() if finder(type(v), "__set_name__") is not None}
+    own = vars(type)  # `__name__` and its like: setting them sets what the class says of itself
+    named = {
+        k: v
+        for k, v in namespace.items()
+        if finder(type(v), "__set_name__") not in (None, property if k in own else None)
+    }
     plain = {k: _PLACE if k in named else v for k, v in namespace.items()} if named else dict(namespace)
     told = any(finder(base, "__init_subclass__") is not object for base in bases)
     front: tuple[type, ...] = ()

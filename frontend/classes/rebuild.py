@@ -82,6 +82,8 @@ def _empty(residual: Any, cls: type, contents: dict[str, Any]) -> str:
         raise escapes(vm, cls, "it is an enumeration")
     if "_abc_impl" in contents and _abc._get_dump(cls)[0]:
         raise escapes(vm, cls, "other classes are registered with it")
+    if "__name__" in contents:
+        raise escapes(vm, cls, "its instances have a __name__ of their own")
     if not is_constant(contents.get("__slots__")) or not is_constant(contents.get("__module__")):
         raise escapes(vm, cls, "its __slots__ are no constants")
     names, added = list(contents), written_slots(cls)

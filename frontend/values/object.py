@@ -431,6 +431,8 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         if vm.is_created(obj):
             vm.native(setattr, obj, name, value)
             return
+        if isinstance(obj, enum.EnumType) and name in obj._member_map_ and type(obj) is enum.EnumType:
+            vm.native(setattr, obj, name, value)  # which refuses
         if isinstance(obj, types.ModuleType) and type(obj) is types.ModuleType and not vm.is_library(obj.__name__):
             vm.effects.globals[id(obj.__dict__), name] = (obj.__dict__, value)
             return

@@ -84,6 +84,8 @@ def _answer(vm: Interpreter, order: list[tuple[Any, Any, Any]], otherwise: Any, 
         if isinstance(method, types.FunctionType):
             result = vm.call(method, (owner, other), {})
         elif isinstance(method, _SLOTS):
+            if method.__objclass__ in (set, frozenset) and not isinstance(other, set | frozenset):
+                continue  # sets know sets only, and ask nothing else
             if not isinstance(owner, _NUMBERS) and method.__objclass__ is not object:
                 check_operands(vm, (owner, other), f"`{symbol}`")
                 joins = isinstance(owner, _SEQUENCES) and symbol.rstrip("=") == "+"

@@ -91,3 +91,33 @@ def test_tracebacks_that_are_set() -> None:
         assert fast(X, mine)[1:] == program(X, ValueError("v"))[1:]
         assert mine.__traceback__ is None
     assert not log.breaks
+
+
+class Manager:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def __enter__(self) -> Manager:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        self.seen += [kind, error, trace is not None and trace.tb_frame.f_code.co_name]
+        return True
+
+
+def test_an_exception_of_the_caller_s_gets_a_traceback() -> None:
+    def program(x: Tensor, error: Exception) -> Any:
+        manager = Manager()
+        with manager:
+            raise error
+        return x + 1, manager.seen, error.__traceback__ is not None
+
+    fast, log = compiled(program)
+    for _ in range(3):
+        mine, other = ValueError("v"), ValueError("v")
+        got, want = fast(X, mine), program(X, other)
+        assert got[1][0] is ValueError and got[1][1] is mine and got[1][2] == want[1][2] == "program"
+        assert got[2] is want[2] is True
+        assert mine.__traceback__ is not None and mine.__traceback__.tb_frame.f_code.co_name == "program"
+        assert fast(X, mine)[1][2] == "program"
+    assert not log.breaks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import itertools
 import math
@@ -177,5 +178,31 @@ def test_a_module_that_was_imported_twice() -> None:
             raised(second.le, 1),
             tools.reduce(second.mul, [2, 3]),
         )
+
+    check(program, X)
+
+
+def test_sets_and_classes_that_answer_for_them() -> None:
+    class Colour(enum.Enum):
+        RED = 1
+
+    def program(x: Tensor) -> Any:
+        class Items:
+            def __init__(self, *items: int) -> None:
+                self.items = items
+
+            def __rand__(self, other: set[int]) -> Any:
+                return sorted(other), self.items
+
+            def __ge__(self, other: Any) -> str:
+                return "asked"
+
+        class Named:
+            @property
+            def __name__(self) -> str:
+                return "mine"
+
+        errors = [raised(lambda: {1} | Items(1)), raised(setattr, Colour, "RED", 2)]  # type: ignore[operator]
+        return x + 1, {1, 2} & Items(3), {1} <= Items(2), errors, Named().__name__, Named.__qualname__[-5:]
 
     check(program, X)
