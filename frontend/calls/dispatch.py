@@ -401,6 +401,8 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
     meta_call = objects.find_method(type(cls), "__call__")
     if meta_call is not None:
         if type(cls).__module__ == "enum":
+            if not cls.__members__:  # type: ignore[attr-defined]
+                raise GraphBreak(f"an enumeration is made by calling {cls.__qualname__}")
             return vm.native(cls, *args, **kwargs)
         if not vm.is_library(meta_call.__module__):
             return vm.call(meta_call, (cls, *args), kwargs)

@@ -51,6 +51,10 @@ def _is_on_gpu(args: tuple[Any, ...]) -> bool:
     return any(isinstance(a, Tensor) and a.is_cuda for a in args)
 
 
+def _devices(args: tuple[Any, ...]) -> set[str]:
+    return {a.device.type for a in args if isinstance(a, Tensor)} & {"cpu", "cuda"}
+
+
 def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of torch's: one node, or a constant when no tensor is involved."""
     name = getattr(function, "__name__", "")
@@ -60,6 +64,8 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
         raise GraphBreak(
             f"{name} under autocast on a GPU is float16 by a rule of its own, whatever autocast's dtype is"
         )
+    if name == "_transformer_encoder_layer_fwd" and any(torch.is_autocast_enabled(d) for d in _devices(args)):
+        raise GraphBreak(f"{name} under autocast casts inside of its own kernels, which no operator of a graph does")
     check_torch_state(name)
     if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
         raise Unsupported(f"torch's state is changed ({name})")

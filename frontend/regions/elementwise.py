@@ -27,15 +27,43 @@ _ALSO = frozenset({aten._to_copy.default, aten.floor_divide.default, aten.floor_
 
 
 def same_calls(first: Body, second: Body) -> bool:
-    """Whether two captures of a function made the same calls: with the same numbers, of the same values."""
+    """Whether two captures of a function made the same calls: with the same numbers, of the same values.
 
-    def calls(body: Body) -> list[str]:
-        places = {node: f"%{place}" for place, node in enumerate(body.module.graph.nodes)}
-        given = ((n, fx.node.map_arg((n.args, n.kwargs), places.__getitem__)) for n in places)  # type: ignore[arg-type]
-        return [f"{n.op} {n.target if n.op.startswith('call') else ''} {args}" for n, args in given]
-
+    An index without dimensions is a number in a graph, and one with dimensions is not: of indexing counts what is taken by what.
+    """
     reads = len(first.reads) == len(second.reads) and all(map(operator.is_, first.reads, second.reads))
-    return reads and calls(first) == calls(second)
+    return reads and _calls(first) == _calls(second)
+
+
+def _calls(body: Body) -> list[str]:
+    names: dict[fx.Node, str] = {}
+    taken: dict[
+        fx.Node, tuple[str, frozenset[str]]
+    ] = {}  # by what is an element of a tensor: the tensor's name, those of its indices
+    rows: list[str] = []
+    for node in body.module.graph.nodes:
+        if node.target == "item" or node.target == "clone" and all(user.target == "item" for user in node.users):
+            names[node] = names[node.all_input_nodes[0]]
+        elif indices := _indices(node):
+            base = node.all_input_nodes[0]
+            before, already = taken.get(base, (names[base], frozenset()))
+            taken[node] = before, already | {names[n] for n in indices}
+            names[node] = f"{before}{sorted(taken[node][1])}"
+        else:
+            names[node] = f"%{len(rows)}"
+            args = fx.node.map_arg((node.args, node.kwargs), names.__getitem__)  # type: ignore[arg-type]
+            rows.append(f"{node.op} {node.target if node.op.startswith('call') else ''} {args}")
+    return rows
+
+
+def _indices(node: fx.Node) -> list[fx.Node]:
+    """The values that an element of a tensor is taken by, where the node does nothing else."""
+    if node.target is torch.select:
+        return [n for n in node.args[2:] if isinstance(n, fx.Node)]
+    if node.target is not operator.getitem:
+        return []
+    key = node.args[1] if isinstance(node.args[1], tuple | list) else (node.args[1],)
+    return [n for n in key if isinstance(n, fx.Node)] if all(isinstance(n, fx.Node) for n in key) else []
 
 
 def not_elementwise(body: Body, given: Sequence[Tensor]) -> str:

@@ -7,7 +7,6 @@ scores are computed in float32 (float64 where the query is), as torch's own form
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,12 +117,8 @@ class _Call:
         return self.vm.call(function, args, {})
 
     def _asks_for_shapes(self, body: Body, what: str, function: Any, args: Sequence[Tensor]) -> bool:
-        """Whether other calls are made of tensors of one dimension, or of none: what torch gives the function has none.
-
-        An index without dimensions is a number in a graph, so functions that index are asked with one dimension alone.
-        """
-        indexes = any(node.target is operator.getitem for node in body.module.graph.nodes)
-        for shape in ((1,),) if indexes else ((1,), ()):
+        """Whether other calls are made of tensors of one dimension, or of none: what torch gives the function has none."""
+        for shape in ((1,), ()):
             given = [torch.empty(shape, dtype=t.dtype, device=t.device) for t in args]
             if not same_calls(body, captured(self.vm, what, function, given, given)):
                 return True

@@ -118,6 +118,8 @@ def test_another_value_of_a_captured_tensor() -> None:
         (lambda s, b, h, i, j: s + torch.rand_like(s), "is not elementwise there"),
         (lambda s, b, h, i, j: s + s.dim(), "it asks for the shape of a score"),
         (lambda s, b, h, i, j: s * (2 if s.shape == () else 3), "it asks for the shape of a score"),
+        (lambda s, b, h, i, j: s + BIAS[h, i, j] * (2 if s.shape == () else 3), "it asks for the shape of a score"),
+        (lambda s, b, h, i, j: s + SLOPES[h] * (1 if i.dim() else 2), "it asks for the shape of a score"),
         (lambda s, b, h, i, j: s.sin() if h.numel() == 1 else s, "it asks for the shape of a score"),
         (lambda s, b, h, i, j: s.add_(1), "writes to a tensor that it did not make"),
     ],
