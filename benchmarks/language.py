@@ -40,7 +40,7 @@ listcomps dictviews deque heapq bisect copy augassign binop long richcmp enumera
 INTERPRETER = (
     *(
         f"a C function that capture does not know is called: {name}"
-        for name in ("sys.settrace", "sys.setprofile", "sys._getframe", "gc.")
+        for name in ("sys.settrace", "sys.setprofile", "sys._getframe", "sys.getrefcount", "gc.")
     ),
     *(
         "another process is started",

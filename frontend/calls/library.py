@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import copyreg
 import functools
 import inspect
 import json
@@ -29,8 +30,9 @@ from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
-from ..values.kinds import isinstance
+from ..values.kinds import SYMBOLIC, isinstance
 from ..values.namespaces import instance_attr
+from .pickles import rely_on_registries
 from .registry import Rows
 from .visibility import check_visible
 
@@ -163,14 +165,16 @@ def _copy(vm: Interpreter, value: Any) -> Any:
     return _rebuild(vm, value, "copy.copy", lambda item: item)
 
 
-def _rebuild(vm: Interpreter, value: Any, who: str, item_of: Callable[[Any], Any], made_of: Any = None) -> Any:
-    """An object with the attributes of `value`, passed through `item_of`; what pickling defines otherwise breaks."""
+def _rebuild(
+    vm: Interpreter, value: Any, who: str, item_of: Callable[[Any], Any], made_of: Any = None, memo: Any = None
+) -> Any:
+    """An object with the attributes of `value`, passed through `item_of`, or what pickling makes of it."""
     kind = type(value)
     custom = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
     own = [name for name in custom if objects.find_method(kind, name) is not None]
     plain = hasattr(value, "__dict__") and kind.__new__ is object.__new__
     if isinstance(value, nn.Module) or own or not plain or id(value) in vm.user.opaque or _has_slots(kind):
-        raise GraphBreak(f"{who} of a {kind.__name__}")
+        return _reconstructed(vm, value, who, memo)
     made = vm.create(vm.native(object.__new__, kind))
     if made_of is not None:
         made_of(made)
@@ -179,6 +183,24 @@ def _rebuild(vm: Interpreter, value: Any, who: str, item_of: Callable[[Any], Any
         if found:
             made.__dict__[name] = item_of(item)
     return made
+
+
+def _reconstructed(vm: Interpreter, value: Any, who: str, memo: Any) -> Any:
+    """The copy of an object that says itself, for pickling, what it consists of: Python's own steps, interpreted."""
+    kind = type(value)
+    known = (
+        kind in SYMBOLIC or vm.is_frontend_class(kind) or id(value) in vm.user.opaque or kind in copyreg.dispatch_table
+    )
+    if known or isinstance(value, nn.Module):
+        raise GraphBreak(f"{who} of a {kind.__name__}")
+    rely_on_registries(vm)
+    parts = vm.call(objects.load_attr(vm, value, "__reduce_ex__"), (4,), {})
+    if isinstance(parts, str):
+        return value
+    return vm.call(_RECONSTRUCT, (value, memo, *parts), {})
+
+
+_RECONSTRUCT: Any = copy._reconstruct  # type: ignore[attr-defined]
 
 
 def _has_slots(kind: type) -> bool:
@@ -230,7 +252,7 @@ def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
         return made
     if isinstance(value, types.MethodType):
         return types.MethodType(value.__func__, copied(value.__self__))
-    return _rebuild(vm, value, "copy.deepcopy", copied, lambda made: memo.__setitem__(id(value), made))
+    return _rebuild(vm, value, "copy.deepcopy", copied, lambda made: memo.__setitem__(id(value), made), memo)
 
 
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)

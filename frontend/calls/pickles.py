@@ -28,7 +28,7 @@ from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance
 from .registry import Rows
 
-__all__ = ["reduced"]
+__all__ = ["reduced", "rely_on_registries"]
 
 ROWS = Rows()
 # The classes of which `pickle.Pickler` and `pickle.Unpickler` are copies in C.
@@ -110,7 +110,8 @@ def _attributes(vm: Interpreter, obj: Any) -> Any:
     return (names.force() if isinstance(names, InstanceDict | LazyDict) else names) or None
 
 
-def _rely_on_registries(vm: Interpreter) -> None:
+def rely_on_registries(vm: Interpreter) -> None:
+    """Guard which classes are pickled by functions that were registered for them."""
     for name in ("dispatch_table", "_extension_registry"):
         table = getattr(copyreg, name)
         vm.guards.add("keys", Const(table, f"copyreg.{name}"), list(table))
@@ -191,7 +192,7 @@ def _dumps(
 ) -> bytes:
     if buffer_callback is not None or not is_constant(protocol):
         raise GraphBreak("pickle.dumps is given a callback")
-    _rely_on_registries(vm)
+    rely_on_registries(vm)
     file = io.BytesIO()
     _run(_Writer(vm, file, protocol, vm.truth(fix_imports)).dump, obj)
     return file.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import copyreg
 import enum
 import pickle
@@ -166,3 +167,39 @@ def test_errors_are_eager_s() -> None:
     assert fast(X)[1] == program(X)[1]
     with pytest.raises(EOFError, match="Ran out of input"):
         compiled(lambda x: (x + 1, pickle.loads(b"")))[0](X)
+
+
+class Slotted:
+    __slots__ = ("a", "b")
+
+
+def test_copies() -> None:
+    def program(x: Tensor) -> Any:
+        del calls[:]
+        slotted, state = Slotted(), Stateful([1])
+        slotted.a = [1, state]
+        state.a = 1
+        shallow, deep = copy.copy(slotted), copy.deepcopy(slotted)
+        items = Items([1, 2])
+        items.more = [3]  # type: ignore[attr-defined]
+        twin = copy.copy(items)
+        facts = [shallow.a is slotted.a, hasattr(shallow, "b"), deep.a[1] is state, deep.a[1].a, deep.a[1].b]
+        facts += [list(twin), twin.more is items.more, copy.copy(Reduced(2)).a, copy.deepcopy(Reduced([1])).a]  # type: ignore[attr-defined]
+        error = copy.copy(ValueError("v"))
+        return x + 1, facts, error.args, list(calls), type(copy.deepcopy(items)) is Items
+
+    check(program, X)
+
+
+def test_copies_of_the_caller_s() -> None:
+    def program(x: Tensor, s: Any) -> Any:
+        made = copy.copy(s)
+        return x + 1, made.a, made is s
+
+    fast, _ = compiled(program)
+    for value in ([1], "t", ("u", "v")):
+        for kind in (Stateful, Slotted):
+            s = kind.__new__(kind)
+            s.a = 1 if kind is Stateful else value
+            got, want = fast(X, s)[1:], program(X, s)[1:]
+            assert got == want and (kind is Stateful or got[0] is value)
