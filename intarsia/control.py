@@ -181,7 +181,8 @@ class set_stance:
 
     Args:
         stance: "default"; "force_eager": run everything in eager; "eager_on_recompile": what was compiled is used, other
-            calls run in eager; "fail_on_recompile": a call that does not fit what was compiled is an error (RuntimeError).
+            calls run in eager; "fail_on_recompile": a call that does not fit what was compiled is an error (RuntimeError);
+            "eager_then_compile": the first call of each function runs in eager.
 
     Raises:
         ValueError: an unknown stance, with a suggestion.

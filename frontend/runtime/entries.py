@@ -160,7 +160,7 @@ class Runtime:
         self.parked: list[Callable[..., Any]] = []
         self.marks = Marks()
         self.raising: list[Callable[..., Any]] = []
-        self.off = self.inlined = False
+        self.off = self.inlined = self.waited = False
         self.checks = True  # whether the side of an `if` that raises may be left out of the graph
         self.changes = 0  # how often an entry was added, or all were dropped
         self.busy = threading.Lock()  # never waited for
@@ -264,6 +264,9 @@ class Runtime:
 
     def _held(self, values: dict[str, Any]) -> bool:
         """Whether the stance makes a call that fits nothing run in eager."""
+        if STANCE.now() == "eager_then_compile":
+            first, self.waited = not (self.waited or self.captures), True
+            return first and not isinstance(self.target, Piece)
         if STANCE.now() == "fail_on_recompile":
             raise Recompiled(
                 f"{self.name()} would be compiled while the stance is 'fail_on_recompile': {self.why(values)}"
@@ -276,7 +279,7 @@ class Runtime:
             self.changes += 1
             for kept in (self.entries, self.parked, self.captures, self.guards, self.raising):
                 kept.clear()  # type: ignore[attr-defined]
-            self.marks, self.off = Marks(), False
+            self.marks, self.off, self.waited = Marks(), False, False
             self.family.functions.clear()
 
     def eager(self, values: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from ..torch_private.dynamo import torch_stance
 
 __all__ = ["STANCES", "Stance"]
 
-STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile")
 
 
 class Stance:

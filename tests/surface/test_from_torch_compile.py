@@ -144,6 +144,19 @@ def test_filters_that_go_wrong(keep):
         intarsia.compile(Scaled(), options={"guard_filter_fn": 3})
 
 
+@pytest.mark.parametrize("stance", [intarsia.set_stance, torch.compiler.set_stance])
+def test_the_first_call_in_eager(stance):
+    def f(x):
+        return x + torch.compiler.is_compiling()
+
+    compiled, before = intarsia.compile(f), intarsia.compile(f)
+    assert before(X)[0, 0] == 2
+    with stance("eager_then_compile"):
+        found = [compiled(torch.zeros(n))[0].item() for n in (3, 3, 4)]
+        assert before(torch.ones(5))[0] == 2
+    assert [*found, compiled(torch.zeros(3))[0].item()] == [0, 1, 1, 1]
+
+
 def test_substitutes():
     @intarsia.substitute_in_graph(math.sumprod if hasattr(math, "sumprod") else math.dist, skip_signature_check=True)
     def distance(p, q):
