@@ -28,7 +28,7 @@ from ..torch_private.functions import (
 )
 from ..values import object as objects
 from ..values.kinds import isinstance
-from .registry import Rows
+from .registry import Rows, row_of
 
 __all__ = [
     "GradMode",
@@ -138,6 +138,8 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     if objects.find_method(kind, "__exit__") is None or objects.find_method(kind, "__enter__") is None:
         if not hasattr(kind, "__enter__"):
             raise UserRaise(TypeError(f"'{kind.__name__}' object does not support the context manager protocol"))
+        if vm.is_created(manager) and row_of(start) is not None and row_of(leave) is not None:
+            return manager.__exit__, vm.call(manager.__enter__, (), {})  # of a file in memory
         raise Unsupported(f"the context manager {kind.__module__}.{kind.__name__} is used")
     value = vm.call(types.MethodType(start, manager), (), {})
     return types.MethodType(leave, manager), value

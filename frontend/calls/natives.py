@@ -8,6 +8,7 @@ from __future__ import annotations
 import _bisect
 import _collections
 import _heapq
+import _io
 import _sre
 import _stat
 import _string
@@ -28,6 +29,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import io
 import itertools
 import math
 import operator
@@ -127,6 +129,11 @@ _all(_bisect, _heapq, _sre, _stat, _string, _struct, _typing, _collections)
 ROWS.describe(*(getattr(collections, "namedtuple", None),), type(operator))
 ROWS.describe(sys.intern, sys.getsizeof)
 ROWS.describe(*_of(os, "fspath"))
+
+# Files in memory: what capture makes holds what was written to it; what lends its memory is another matter.
+_all(io.StringIO, io.BytesIO, but="getbuffer readinto readinto1 detach __getstate__ __setstate__ __del__")
+_each((_io._IOBase,), "__enter__ __exit__ __iter__ __next__ close flush readlines")
+_each((io.StringIO, io.BytesIO, _io._IOBase), "writelines", iterates=True)
 
 # ---- what looks at less than all values, iterates, calls back ----
 

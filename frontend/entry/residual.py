@@ -6,6 +6,7 @@ import copy
 import enum
 import functools
 import gc
+import io
 import operator
 import pathlib
 import re
@@ -424,6 +425,15 @@ class Residual:
         items = ", ".join(self.value(v) for v in value)
         return self._fresh(value, f"{self.emit.constant(deque, 'deque')}([{items}], {value.maxlen})")
 
+    def _stream(self, value: Any) -> str:
+        """A file in memory, which says what it holds and where it stands."""
+        if value.closed:
+            raise Unsupported("a file in memory that is closed is returned or stored")
+        name = self._fresh(value, f"{self.emit.constant(type(value), type(value).__name__)}()")
+        *facts, attributes = value.__getstate__()
+        self.post.append(f"{name}.__setstate__(({', '.join(map(repr, facts))}, {self.value(attributes or None)}))")
+        return name
+
     def _slice(self, value: slice) -> str:
         return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
 
@@ -561,6 +571,7 @@ _BUILDERS: dict[type, Any] = {
     operator.methodcaller: Residual._method_caller,
     **dict.fromkeys((Linear, Pullback, Transformed), lambda r, v: r._fresh(v, v.text(r))),
     weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
+    **dict.fromkeys((io.StringIO, io.BytesIO), Residual._stream),
     Identity: lambda r, v: r._fresh(v, f"{r.emit.constant(id, 'id_of')}({r.value(v.value)})"),
     TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
 }
