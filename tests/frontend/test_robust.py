@@ -1,8 +1,6 @@
 """Threads, nesting, errors inside the compiler: results stay right, and the user is told once."""
 
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -66,7 +64,7 @@ def test_recursion_of_a_compiled_function():
     assert torch.equal(fast(X, 4), X + 10) and calls == []
 
 
-def test_an_internal_error_runs_in_eager_with_one_message_and_a_reproducer(monkeypatch, caplog):
+def test_an_internal_error_runs_in_eager_with_one_message_and_a_reproducer(monkeypatch, caplog, prepared, tmp_path):
     def broken(*args):
         raise ZeroDivisionError("planted")
 
@@ -83,8 +81,8 @@ def test_an_internal_error_runs_in_eager_with_one_message_and_a_reproducer(monke
     path = Path(re.search(r"by (\S+reproducer\.py)", said).group(1))
     text = path.read_text()
     assert "def f(x, k):" in text and "planted" in text and "torch.empty_strided([4], [1]" in text
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr  # without the planted fault the program runs
+    code, _, err = prepared.run(path, tmp_path)
+    assert code == 0, err  # without the planted fault the program runs
     with pytest.raises(InternalError, match="planted"):
         compile_callable(f, backend=lambda gm, inputs: gm.forward, on_error="raise")(X, 2)
 
