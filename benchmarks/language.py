@@ -175,7 +175,7 @@ def measure(name: str, most: int) -> dict[str, Any]:
         command = [sys.executable, __file__, "--worker", name, "--most", str(most), "--first", first or "0"]
         done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            text, errors = done.communicate(timeout=40 + min(most, 500) * 2)
+            text, errors = done.communicate(timeout=5 * SECONDS + min(most, 500) * 2)
         except subprocess.TimeoutExpired:
             done.kill()
             text, errors = done.communicate()
