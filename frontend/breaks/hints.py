@@ -55,7 +55,7 @@ _INSIDE: Mapping[str, str] = MappingProxyType(
         " is a lazy conjugate or negation": "pass x.resolve_conj().resolve_neg()",
         "eager does not call it": "correct it there: capture asks it what a call gives; this call is right",
         "no fake impl": "nothing, the call is right; give the operator one (its register_fake), and it is part of the graph",
-        "only fake tensors do": "nothing, the call is right: torch checks it otherwise where it asks for sizes and types alone",
+        "only fake tensors": "nothing, the call is right: torch checks it otherwise where it asks for sizes and types alone",
         "eager does not": "nothing, the call is right; please report it, so that it gets compiled",
         "symbol that no input binds": "nothing, the call is right; please report it, so that it gets compiled",
     }

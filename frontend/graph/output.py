@@ -14,6 +14,7 @@ import sympy
 import torch
 from torch import Tensor, fx
 
+from ..breaks.eager_errors import eagers_error
 from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRaise
 from ..functional.overlap import is_folded
 from ..guards.source import Source
@@ -367,9 +368,8 @@ class OutputGraph:
         except self._break as error:
             if again := self.settled(args, kwargs, type(error).__name__ == "DataDependentOutputException"):
                 args, kwargs = again
-                return self._call(
-                    op, target, args, kwargs, getattr(args[0], target) if op == "call_method" else function
-                )
+                function = getattr(args[0], target) if op == "call_method" else function
+                return self._call(op, target, args, kwargs, function)
             what = "the size of the result" if type(error).__name__ == "DynamicOutputShapeException" else "the result"
             raise GraphBreak(f"{what} of {_called(target)} depends on a tensor's values") from None
         except self._refused as error:
@@ -379,7 +379,7 @@ class OutputGraph:
         except Exception as error:
             if (kind := next((type(t).__name__ for t in given if is_composite(t)), "")) or isinstance(target, Wrapped):
                 raise GraphBreak(f"{_called(target)} cannot run on {kind}s here: {_first_line(error)}") from None
-            raise UserRaise(error) from None
+            raise eagers_error(op, target, args, kwargs, error) from None
         count_writes(name, args, kwargs)
         written = [t for t, version in zip(given, versions, strict=True) if t._version != version]
         if written:

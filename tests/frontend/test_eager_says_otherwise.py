@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 
+import pytest
 import torch
 from harness import compiled
 from torch import nn
@@ -31,3 +32,47 @@ def test_encoder_layers_under_autocast_have_eagers_dtype() -> None:
             wanted, found = layer(x), fast(x)
         assert found.dtype == wanted.dtype
         torch.testing.assert_close(found, wanted)
+
+
+def caught(y):
+    try:
+        return y.max(0)
+    except IndexError as error:
+        return str(error)
+
+
+def on_its_way(y):
+    try:
+        return y @ y
+    finally:
+        y.resolve_neg()._version  # noqa: B018  # the graph ends here
+
+
+def of_a_method(y):
+    try:
+        return y.view(7, -1)
+    except RuntimeError as error:
+        return type(error), error.args
+
+
+def in_place_of_a_leaf(y):
+    leaf = y.detach().requires_grad_()
+    try:
+        leaf.add_(1)
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("f", [caught, on_its_way, of_a_method, in_place_of_a_leaf])
+def test_errors_that_the_program_sees_are_eagers(f, dynamic) -> None:
+    """torch's fake tensors refuse some calls in other words than eager, or with other exceptions."""
+    fast = intarsia.compile(f, dynamic=dynamic)
+    for y in (torch.randn(0), torch.randn(0, 3), torch.randn(3, 4), torch.randn(5, 6)):
+        results = []
+        for run in (f, fast):
+            try:
+                results.append(run(y))
+            except Exception as error:
+                results.append((type(error), str(error)))
+        assert str(results[0]) == str(results[1])

@@ -368,7 +368,7 @@ def test_operators_whose_fake_tensors_take_other_types_than_eager(caplog):
         caplog.clear()
         found, wanted = intarsia.compile(call)(x), call(x)
         assert found.dtype == wanted.dtype and torch.equal(found, wanted)
-        assert "only fake tensors do" in caplog.text and "please report" not in caplog.text
+        assert "only fake tensors" in caplog.text and "please report" not in caplog.text
     with pytest.raises(IndexError, match="Dimension out of range"):
         intarsia.compile(lambda x: torch.softmax(x, 1))(torch.randn(0))
 

@@ -1,0 +1,87 @@
+"""What eager says where an operator refuses fake tensors: kinds and messages of torch's fake kernels are not always those of the real ones.
+
+The program may catch the error, or find it on its way. So the operator runs once more, on real tensors of the same kinds, all zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..errors import GraphBreak, UserRaise
+from ..torch_private.fake import FakeTensor, real_tensors
+from ..torch_private.functions import OpOverload, OpOverloadPacket
+from ..values.kinds import SYMBOLIC, isinstance
+
+__all__ = ["eagers_error"]
+
+_MOST = 1 << 26  # bytes of all tensors; more than that is not made for a message
+
+
+def eagers_error(
+    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+) -> UserRaise | GraphBreak:
+    """The error that the program gets; a break where eager does not refuse the call. Sizes are what they are in this call from here on."""
+    if not _is_torchs(target):
+        return UserRaise(error)
+    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    fakes = [t for t in leaves if isinstance(t, Tensor)]
+    if any(type(t) is not FakeTensor or t.layout != torch.strided for t in fakes):
+        return UserRaise(error)
+    try:
+        numbers = [_number(leaf) for leaf in leaves]
+        sizes = [(tuple(map(int, t.shape)), tuple(map(int, t.stride())), int(t.storage_offset())) for t in fakes]
+    except Exception:  # of sizes that values decide nothing is known
+        return UserRaise(error)
+    elements = [1 + offset + sum((n - 1) * s for n, s in zip(*laid, strict=True) if n) for *laid, offset in sizes]
+    if sum(count * t.element_size() for count, t in zip(elements, fakes, strict=True)) > _MOST:
+        return UserRaise(error)
+    states = [d for d in {t.device.index for t in fakes if t.device.type == "cuda"} if d is not None]
+    with real_tensors(), torch.random.fork_rng(states):
+        ahead = iter(zip(fakes, sizes, elements, strict=True))
+        real = [_real(*next(ahead)) if isinstance(leaf, Tensor) else numbers[k] for k, leaf in enumerate(leaves)]
+        made_args, made_kwargs = pytree.tree_unflatten(real, tree)
+        try:
+            if op == "call_method":
+                getattr(made_args[0], target)(*made_args[1:], **made_kwargs)
+            else:
+                target(*made_args, **made_kwargs)
+        except Exception as found:
+            found.__traceback__ = found.__context__ = None
+            return UserRaise(found)
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return GraphBreak(f"eager carries out a call that only fake tensors refuse: {said}")
+
+
+def _is_torchs(target: Any) -> bool:
+    if isinstance(target, OpOverload | OpOverloadPacket):
+        return str(target).startswith("aten.")
+    return isinstance(target, str) or (getattr(target, "__module__", None) or "torch").partition(".")[0] in _OF_TORCH
+
+
+_OF_TORCH = ("torch", "_operator")
+
+
+def _number(leaf: Any) -> Any:
+    if not isinstance(leaf, SYMBOLIC):
+        return leaf
+    return (
+        float(leaf)
+        if isinstance(leaf, torch.SymFloat)
+        else bool(leaf)
+        if isinstance(leaf, torch.SymBool)
+        else int(leaf)
+    )
+
+
+def _real(fake: Tensor, laid: tuple[tuple[int, ...], tuple[int, ...], int], elements: int) -> Tensor:
+    shape, strides, offset = laid
+    memory = torch.zeros(elements if math.prod(shape) else 0, dtype=fake.dtype, device=fake.device)
+    made = torch.empty(0, dtype=fake.dtype, device=fake.device)  # no view of the memory, as autograd sees it
+    made.set_(memory.untyped_storage(), offset if math.prod(shape) else 0, shape, strides)
+    return made.requires_grad_() if fake.requires_grad and fake.is_leaf else made
