@@ -39,6 +39,7 @@ from ..guards.recompile_reason import reason
 from ..guards.source import Source
 from ..torch_private.autograd import own_saving
 from ..torch_private.graphs import write_code
+from ..torch_private.guards import unseen_by_modes
 from ..torch_private.symbols import has_symbols
 from .collector import GARBAGE, collector_paused
 from .fallback import Reporter, fallback_text
@@ -241,7 +242,7 @@ class Runtime:
             self.busy.release()
         GARBAGE.take_away()
         try:
-            with own_saving(), collector_paused():
+            with own_saving(), collector_paused(), unseen_by_modes():
                 entry_made = self._new_entry(values)
         except Exception as error:
             if isinstance(self.target, Piece):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -120,6 +121,12 @@ def global_module_hooks() -> list[Any]:
 def function_mode_count_raw() -> Any:
     """The C function behind `function_mode_count`, for generated code."""
     return torch._C._len_torch_function_stack
+
+
+def unseen_by_modes() -> AbstractContextManager[Any]:
+    """Inside, function modes of the program's do not see what is asked of tensors; torch.set_default_device's goes on."""
+    hidden = function_mode_count() and not only_device_mode()
+    return torch._C.DisableTorchFunction() if hidden else nullcontext()
 
 
 def only_device_mode() -> bool:

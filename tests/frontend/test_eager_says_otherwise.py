@@ -8,6 +8,7 @@ import pytest
 import torch
 from harness import compiled
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import intarsia
 
@@ -76,3 +77,28 @@ def test_errors_that_the_program_sees_are_eagers(f, dynamic) -> None:
             except Exception as error:
                 results.append((type(error), str(error)))
         assert str(results[0]) == str(results[1])
+
+
+class Noting(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_mode_around_the_call_sees_what_it_sees_in_eager() -> None:
+    def f(x):
+        return (x.sin() + 1).sum()
+
+    fast, x = intarsia.compile(f), torch.randn(3)
+    fast(x)  # compiled before, so that there are guards
+    for _ in range(2):
+        with Noting() as wanted:
+            f(x)
+        with Noting() as found:
+            fast(x)
+        assert found.seen == wanted.seen == ["sin", "add", "sum"]
+    assert torch.equal(fast(x), f(x))
