@@ -124,6 +124,9 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
     """`left is right`; that two values of the caller's are different objects is guarded."""
     if left is right:
         return True
+    if torch.SymBool in (type(left), type(right)):  # there is one True, and one False
+        both = all(type(value) in (bool, torch.SymBool) for value in (left, right))
+        return both and vm.truth(left) is vm.truth(right)
     if vm.branches.choices.are_among(left, right):
         raise GraphBreak("two tensors are compared by identity, one of which is one of two, by a tensor's value")
     for value, other in ((left, right), (right, left)):

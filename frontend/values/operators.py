@@ -166,6 +166,8 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
                 return vm.out.call_function(_REFLECTED[function], (right, left), {})
         return vm.out.call_function(function, (left, right), {})
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
+        # torch compares its symbolic truths with nothing else; compared they are known.
+        left, right = (vm.truth(value) if type(value) is torch.SymBool else value for value in (left, right))
         return vm.native(function, left, right)
     asked = (method, "__eq__") if symbol == "!=" else (method,)
     answers = (reflected, "__eq__") if symbol == "!=" else (reflected,)

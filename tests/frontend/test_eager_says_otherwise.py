@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import operator
 
 import pytest
 import torch
-from harness import compiled
+from harness import compiled, number_backend
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -102,3 +103,31 @@ def test_a_mode_around_the_call_sees_what_it_sees_in_eager() -> None:
             fast(x)
         assert found.seen == wanted.seen == ["sin", "add", "sum"]
     assert torch.equal(fast(x), f(x))
+
+
+TRUTHS = {
+    "equal": lambda s: (s > 1) == True,  # noqa: E712
+    "unequal": lambda s: (s > 1) != True,  # noqa: E712
+    "to_a_number": lambda s: ((s > 1) == 1, (s > 1) < 1, (s > 1) == 1.0),
+    "to_nothing": lambda s: (s > 1) == None,  # noqa: E711
+    "to_another": lambda s: ((s > 1) == (s > 3), (s > 1) is (s > 3)),
+    "identity": lambda s: ((s > 1) is True, (s > 1) is not False, (s > 1) is None),
+    "among": lambda s: ((s > 1) in (True,), (s > 1) in [0, None], (s > 1) in {True}),
+    "operator": lambda s: operator.eq(s > 1, True),
+    "numbers": lambda s: ((s > 1) + 1, [5, 7][s > 1], {True: 5, False: 7}[s > 1], f"{s > 1}"),
+}
+
+
+@pytest.mark.parametrize("kind", ["argument", "read"])
+@pytest.mark.parametrize("name", TRUTHS)
+def test_truths_of_numbers_that_change(name, kind) -> None:
+    """A comparison of symbolic sizes or numbers, compared again: torch's own gives False for all but its own kind."""
+
+    def f(x, s):
+        return x * s, TRUTHS[name](s.item() if kind == "read" else s)
+
+    for values in ((1.0, 0.02, 5.2, 2.0), (1, 2, 5, 0)):
+        fast, _ = compiled(f, number_backend)
+        for v in values:
+            given = torch.tensor(v, dtype=torch.float64 if type(v) is float else torch.int64) if kind == "read" else v
+            assert str(fast(torch.ones(2), given)) == str(f(torch.ones(2), given))
