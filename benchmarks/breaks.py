@@ -28,6 +28,8 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "frontend"), str(Pa
 class Graphs:
     """A backend that counts the graphs it is given, and runs them as they are."""
 
+    takes_floats = takes_gradients = True  # as the compiler's own does
+
     def __init__(self) -> None:
         self.count = 0
 
