@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,12 +19,12 @@ aten = torch.ops.aten
 
 
 def prepare(module: fx.GraphModule, *, small: bool = False) -> None:
-    """Change the graph in place; results stay nodes of their own.
+    """Change the graph in place; results stay nodes of their own, and so does what they are views of.
 
     With `small`, what takes little to save is worth some time: dropout's mask for what it gives, positions of maxima in a small type.
     """
     graph = module.graph
-    results = set(graph.find_nodes(op="output")[0].all_input_nodes)
+    results = {node for result in graph.find_nodes(op="output")[0].all_input_nodes for node in _same_memory(result)}
     known: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node in results:
@@ -47,6 +47,15 @@ def prepare(module: fx.GraphModule, *, small: bool = False) -> None:
         change = _CHANGES.get(node.target) or (_SMALLER.get(node.target) if small else None)
         if change is not None and isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
             change(graph, node)
+
+
+def _same_memory(result: fx.Node) -> Iterator[fx.Node]:
+    """A result, and what it is a view of: memory of its own to the program, whatever else holds the same numbers."""
+    node: Any = result
+    while isinstance(node, fx.Node):
+        yield node
+        returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
+        node = node.args[0] if any(r.alias_info is not None for r in returns) and node.args else None
 
 
 def _use(node: fx.Node, number: complex) -> None:

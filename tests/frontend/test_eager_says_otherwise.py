@@ -131,3 +131,18 @@ def test_truths_of_numbers_that_change(name, kind) -> None:
         for v in values:
             given = torch.tensor(v, dtype=torch.float64 if type(v) is float else torch.int64) if kind == "read" else v
             assert str(fast(torch.ones(2), given)) == str(f(torch.ones(2), given))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_equal_results_are_memory_of_their_own(trained) -> None:
+    """Views and detached results of values that are computed twice are of two memories in eager."""
+
+    def f(y, p):
+        return (y * p).view(-1), (y * p).view(-1), (y * p)[0], (y * p).sum().detach(), (y * p).sum().detach()
+
+    y, p = torch.randn(5), torch.randn(5, requires_grad=trained)
+    found, wanted = intarsia.compile(f)(y, p), f(y, p)
+    torch.testing.assert_close(found, wanted)
+    assert len({t.untyped_storage().data_ptr() for t in found}) == 5
+    found[3].add_(1)
+    assert torch.equal(found[4], wanted[4])
