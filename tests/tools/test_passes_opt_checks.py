@@ -203,6 +203,15 @@ def test_tests_that_reduction_cannot_use(run: Run, command: tuple[str, ...], mes
     assert code == 1 and out == "" and message in err
 
 
+def test_the_path_of_a_candidate_is_no_part_of_what_a_test_prints(run: Run) -> None:
+    for pattern in ("passes-opt-", "^$"):  # `ls -d` prints the path: with its folder it would match by chance
+        command = ("--test", "sh -c 'ls -d $0; exit 1'", "--test-prints", pattern)
+        code, out, err = run("--reduce", *command, "graph.ir")
+        assert code == 1 and out == "" and "its last line: candidate.ir" in err
+    code, out, err = run("--reduce", "--test", "sh -c 'ls -d $0; exit 1'", "graph.ir")
+    assert code == 0 and "prim.sub" not in out
+
+
 def test_code(run: Run) -> None:
     assert "#pragma omp" in run("--emit", "cpp", "--target", "cpu:avx2", "graph.ir")[1]
     assert "def run(" in run("--emit", "host", "graph.ir")[1] or "return run" in run("--emit", "host", "graph.ir")[1]

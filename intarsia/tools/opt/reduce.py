@@ -87,29 +87,34 @@ class Test:
         return bool(re.search(self.matches, printed)) if self.matches else _complaint(printed) == self.said
 
     def _run(self, text: str) -> tuple[int, str]:
+        """The exit code and what was printed, where the candidate's path, which is another each time, is `candidate.ir`."""
         with tempfile.TemporaryDirectory(prefix="passes-opt-") as folder:
-            path = Path(folder) / "candidate.ir"
-            path.write_text(text, encoding="utf-8")
-            words = shlex.split(self.command)
-            at = [k for k, word in enumerate(words) if "%s" in word]
-            words = [w.replace("%s", str(path)) for w in words] if at else [*words, str(path)]
-            if words[0] == "passes-opt" and hasattr(os, "fork"):
-                return self._forked(words[1:], Path(folder))
-            try:
-                done = subprocess.run(
-                    words,
-                    cwd=folder,
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    timeout=self.seconds,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return 124, ""
-            except OSError as error:
-                raise InputError(f"--test: cannot run '{words[0]}': {error.strerror}") from None
-            return done.returncode, done.stdout + done.stderr
+            code, printed = self._run_in(Path(folder), text)
+        return code, printed.replace(f"{folder}{os.sep}", "")
+
+    def _run_in(self, folder: Path, text: str) -> tuple[int, str]:
+        path = folder / "candidate.ir"
+        path.write_text(text, encoding="utf-8")
+        words = shlex.split(self.command)
+        at = [k for k, word in enumerate(words) if "%s" in word]
+        words = [w.replace("%s", str(path)) for w in words] if at else [*words, str(path)]
+        if words[0] == "passes-opt" and hasattr(os, "fork"):
+            return self._forked(words[1:], folder)
+        try:
+            done = subprocess.run(
+                words,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self.seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 124, ""
+        except OSError as error:
+            raise InputError(f"--test: cannot run '{words[0]}': {error.strerror}") from None
+        return done.returncode, done.stdout + done.stderr
 
     def _forked(self, arguments: Sequence[str], folder: Path) -> tuple[int, str]:
         """The command in a child of this process: the passes are loaded already."""
