@@ -81,6 +81,7 @@ class Interpreter(Protocol):
     guards: GuardSet
     definitions: Definitions
     effects: Effects
+    created: dict[int, Any]
     frames: list[Frame]
     codes: dict[int, CodeType]
     globals_read: dict[tuple[int, str], Any]

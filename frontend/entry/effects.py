@@ -31,9 +31,14 @@ class Effects:
     classes: bool = False  # whether an attribute of a class was written
     moved: set[tuple[int, str]] = field(default_factory=set)  # attributes deleted and then written: last in order
     namespaces: dict[int, Any] = field(default_factory=dict)  # the stand-in of each object's `__dict__`
+    read: dict[tuple[str, int, str], Any] | None = (
+        None  # what is read, while somebody asks: its kind and name, its owner
+    )
 
     def attr(self, obj: Any, name: str) -> tuple[bool, Any]:
         """(True, value) when the attribute was written; the value may be DELETED."""
+        if self.read is not None:
+            self.read["attribute", id(obj), name] = obj
         entry = self.attrs.get((id(obj), name))
         return (False, None) if entry is None else (True, entry[1])
 

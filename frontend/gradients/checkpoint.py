@@ -15,6 +15,7 @@ from ..graph.recompute import Choice
 from ..state import Interpreter
 from ..torch_private.functions import OpOverload, chooser_of
 from ..values.kinds import isinstance, tensors_in
+from .repeated import Repeated
 from .state import VisibleState
 
 __all__ = ["ROWS"]
@@ -47,8 +48,9 @@ def _checkpoint(
     mark = _mark(vm, context_fn)
     state, drawn = VisibleState(vm), vm.fake_mode.dispatch
     before, drawn.draws = drawn.draws, False
+    repeated = Repeated(vm, (function, args, kwargs))
     try:
-        with vm.out.computed_again(mark):
+        with vm.out.computed_again(mark), repeated.reading():
             result = vm.call(function, args, kwargs)
         if drawn.draws and not preserve_rng_state:
             raise GraphBreak("torch.utils.checkpoint with preserve_rng_state=False draws other numbers in backward")
@@ -60,6 +62,7 @@ def _checkpoint(
     if use_reentrant and any(t.is_floating_point() and not t.requires_grad for t in results):
         raise GraphBreak("torch.utils.checkpoint with use_reentrant=True, a result of which has no gradient")
     vm.out.keep(results)
+    repeated.close(results)
     return result
 
 

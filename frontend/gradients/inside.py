@@ -59,12 +59,14 @@ class Inside:
     watched: bool = False  # whether there were such hooks around the first of them
     forbidden: str | None = None  # why the program forbids such hooks here
     forbidding: _Call | None = None  # where it has begun to
+    repeated: list[Any] = field(default_factory=list)  # functions that backward calls again, `repeated.Repeated`
     raised: bool = False  # whether a call has raised: what eager has done by then, its order of nodes decides
 
     def note(self, vm: Interpreter, what: str, frees: bool = False) -> None:
         """A call is about to become a node. Raises GraphBreak where the backend takes none."""
         if not vm.dynamic.marks.gradients:
             raise GraphBreak(what)
+        self.check_repeated()
         vm.out.asked = True  # for the grad mode
         self.calls.append(self.here(vm, what, frees))
 
@@ -74,6 +76,11 @@ class Inside:
         if isinstance(split, Suspended):
             split = Restart(split.frames[-1].begun)
         return _Call(what, tuple(vm.places()), split, frees)
+
+    def check_repeated(self) -> None:
+        """Break at the first call of a function that backward would call again with other values."""
+        for repeated in self.repeated:
+            repeated.check()
 
     def is_watched(self) -> bool:
         """Whether hooks of the caller's are given what is saved for backward."""
@@ -157,6 +164,7 @@ def settle(vm: Interpreter, body: Results) -> list[str]:
     Raises GraphBreak, at the first of the calls, where gradients are wanted outside of the graph through what it computes.
     """
     inside: Inside = vm.gradients
+    inside.check_repeated()
     for outer in inside.attached:
         if id(outer.handle) in body.known:
             raise outer.kept

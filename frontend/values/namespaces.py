@@ -60,6 +60,8 @@ def wrap_library(vm: Interpreter, value: Any, source: Source) -> Any:
 def load_global(vm: Interpreter, frame: Frame, name: str) -> Any:
     """A global or builtin name."""
     namespace = frame.globals
+    if vm.effects.read is not None:
+        vm.effects.read["global", id(namespace), name] = namespace
     written = vm.effects.globals.get((id(namespace), name))
     if written is not None:
         if written[1] is DELETED:
@@ -107,6 +109,8 @@ def rely_on_entry(vm: Interpreter, namespace: dict[str, Any], name: str) -> Sour
 
 def load_cell(vm: Interpreter, cell: types.CellType, name: str) -> Any:
     """The contents of a closure cell."""
+    if vm.effects.read is not None:
+        vm.effects.read["variable", id(cell), name] = cell
     written = vm.effects.cells.get(id(cell))
     if written is not None and written[1] is not DELETED:
         return written[1]

@@ -333,3 +333,127 @@ def test_checkpoints_around_compiled_modules(options: dict[str, Any]) -> None:
         found.append([[*trained(net, net, rows), *(b.clone() for b in net.buffers())] for rows in (32, 32, 33)])
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
     assert intarsia.counters()["graphs"] and intarsia.counters()["fallbacks"] == 0
+
+
+class _Held:
+    scale = 3.0
+
+
+_LIST, _TABLE, _HELD = [2.0], {"a": torch.tensor([2.0])}, _Held()
+_GLOBAL = 4.0
+
+
+def _variable(x: Tensor) -> Tensor:
+    y = x * 2
+    z = checkpoint(lambda a: a * y, y, use_reentrant=False)
+    y = y + 100
+    return z
+
+
+def _variable_and_backward(x: Tensor) -> Tensor:
+    y = x * 2
+    z = checkpoint(lambda a: a * y, y, use_reentrant=False)
+    y = y + 100
+    z.sum().backward()
+    assert x.grad is not None
+    return x.grad.clone()
+
+
+def _attribute(x: Tensor) -> Tensor:
+    z = checkpoint(lambda a: a * _HELD.scale, x, use_reentrant=False)
+    _HELD.scale = 7.0
+    return z
+
+
+def _made_list(x: Tensor) -> Tensor:
+    made = [x * 2]
+    z = checkpoint(lambda a: a * made[0], x, use_reentrant=False)
+    made[0] = x + 100
+    return z
+
+
+def _list(x: Tensor) -> Tensor:
+    z = checkpoint(lambda a: a * _LIST[0], x, use_reentrant=False)
+    _LIST[0] = 8.0
+    return z
+
+
+def _argument(x: Tensor) -> Tensor:
+    z = checkpoint(lambda table: x * table["a"], _TABLE, use_reentrant=False)
+    _TABLE["a"] = _TABLE["a"] + 8.0
+    return z
+
+
+def _global(x: Tensor) -> Tensor:
+    global _GLOBAL
+    z = checkpoint(lambda a: a * _GLOBAL, x, use_reentrant=False)
+    _GLOBAL = _GLOBAL + 1
+    return z
+
+
+def _nested(x: Tensor) -> Tensor:
+    k = x * 3
+    z = checkpoint(lambda a: checkpoint(lambda b: b * k, a, use_reentrant=False).sin(), x, use_reentrant=False)
+    k = k + 1
+    return z
+
+
+def _loop(x: Tensor) -> Tensor:
+    for k in range(1, 4):
+        x = checkpoint(lambda a: a * x.detach() * k, x, use_reentrant=False)  # noqa: B023
+    return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_variable, _variable_and_backward, _attribute, _made_list, _list, _argument, _global, _nested, _loop],
+)
+def test_what_the_function_reads_changes_before_backward(function: Callable[[Tensor], Tensor]) -> None:
+    """Eager calls the function again with the new values, so the graph cannot do it with the old ones."""
+    global _GLOBAL
+    found = []
+    for call in (function, intarsia.compile(function)):
+        _GLOBAL, _LIST[0], _TABLE["a"], _HELD.scale = 4.0, 2.0, torch.tensor([2.0]), 3.0
+        x = torch.tensor([4.0], requires_grad=True)
+        result = call(x)
+        if result.requires_grad:
+            result.sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_what_changes_after_backward_breaks_nothing() -> None:
+    def step(x: Tensor) -> Tensor:
+        y = x * 2
+        z = checkpoint(lambda a: a * y, y, use_reentrant=False)
+        z.sum().backward()
+        y = y + 100
+        return y.detach()
+
+    x = torch.tensor([4.0], requires_grad=True)
+    compiled = intarsia.compile(step, fullgraph=True)
+    torch.testing.assert_close(compiled(x), torch.tensor([108.0]))
+    torch.testing.assert_close(x.grad, torch.tensor([32.0]))
+
+
+def test_what_was_there_before_and_does_not_change_breaks_nothing() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.seen = torch.nn.Linear(2, 2), 0
+
+        def inner(self, x: Tensor) -> Tensor:
+            own = [x]
+            own.append(self.layer(x).sin())
+            return own[1] * len(_LIST)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = checkpoint(self.inner, x, use_reentrant=False)
+            self.seen = self.seen + 1
+            return checkpoint(self.layer, x, use_reentrant=False).relu_()
+
+    model, x = Model(), torch.randn(3, 2, requires_grad=True)
+    intarsia.compile(model, fullgraph=True)(x).sum().backward()
+    got, x.grad = x.grad, None
+    model(x).sum().backward()
+    torch.testing.assert_close(got, x.grad)
