@@ -26,7 +26,7 @@ from ..torch_private.fake import real_tensors
 from ..torch_private.symbols import is_unknown
 from ..values.kinds import SYMBOLIC, isinstance
 
-__all__ = ["number_asked", "read_asked", "retried", "settled"]
+__all__ = ["number_asked", "read_asked", "retried", "settled", "unknown_number"]
 
 _MOST = 48  # operators between the caller's integers and a value
 _TURNS = 2  # a value that turns more often breaks the graph
@@ -108,8 +108,13 @@ def retried(vm: Interpreter, error: Exception, function: Any, args: Any, kwargs:
     """A call of Python code that failed for a number that only the running program knows: again, with numbers."""
     again = settled(vm, args, kwargs)
     if again is None:
-        raise GraphBreak(f"control flow or a number depends on a tensor's values ({type(error).__name__})") from None
+        raise unknown_number(error) from None
     return vm.native(function, *again[0], **again[1])
+
+
+def unknown_number(error: Exception) -> GraphBreak:
+    """The break where Python code asks for a number that only the running program knows."""
+    return GraphBreak(f"control flow or a number depends on a tensor's values ({type(error).__name__})")
 
 
 def _is_read(value: Any) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..branches.asked import read_asked, retried, settled
+from ..branches.asked import read_asked, retried, settled, unknown_number
 from ..branches.branches import Branches
 from ..branches.checks import Checks
 from ..branches.sides import Side
@@ -132,7 +132,7 @@ class SymbolicInterpreter:
         self.recorder = _Recorder(self)
         self.recording, self.strict = False, breaks_are_errors()
         self.step = self.out_size = 0
-        self.unread = False
+        self.unknown, self.unread = data_dependent_errors(), False
         self.stop: breaks.Stop | None = None
         self.stop_at = -1
         self.raised_at: tuple[BaseException, tuple[SourceLine, ...]] | None = None
@@ -183,6 +183,8 @@ class SymbolicInterpreter:
                 except UserRaise as raised:
                     self._unwind(frame, index, raised)
                     continue
+                except self.unknown as error:  # a rule asked for a number that only the running program knows
+                    raise unknown_number(error) from None
                 if self.delayed_break is not None:
                     raise self.delayed_break
                 if signal is not None:
@@ -255,8 +257,7 @@ class SymbolicInterpreter:
     def read_operands(self, frame: Frame, count: int, arg: Any) -> None:
         """Read the operands of the next instruction that were not read yet."""
         stack = frame.stack
-        end = len(stack)
-        start = max(end - count, 0)
+        end, start = len(stack), max(len(stack) - count, 0)
         if type(arg) is tuple and self._breaks_at_once(stack[start : start + 2]):
             end = start + 2
         for at in range(start, end):
@@ -282,8 +283,7 @@ class SymbolicInterpreter:
 
     def _stopped(self) -> CaptureError:
         """The break that an earlier attempt asked for, here."""
-        assert self.stop is not None
-        return self.stop.again(self.frames[-1])
+        return self.stop.again(self.frames[-1])  # type: ignore[union-attr]
 
     def _locate(self, error: CaptureError) -> None:
         if not error.frames:
@@ -358,7 +358,7 @@ class SymbolicInterpreter:
             return function(*args, **kwargs)
         except (CaptureError, UserRaise):
             raise
-        except data_dependent_errors() as error:
+        except self.unknown as error:
             return retried(self, error, function, args, kwargs)
         except Exception as error:
             if self.carried is not None and self.carried.error is error:

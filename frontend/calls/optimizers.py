@@ -129,7 +129,7 @@ ROWS.rule(torch.tensor)(_before_the_graph(torch.tensor, data_of_numbers(torch.te
 
 def _check_capture(vm: Interpreter, *_: Any) -> None:
     """Steps that cannot be recorded into a CUDA graph of the program's say so."""
-    if torch.backends.cuda.is_built() and process_state.ask(vm, torch.cuda.is_current_stream_capturing, (), {}):
+    if torch.cuda.is_available() and process_state.ask(vm, torch.cuda.is_current_stream_capturing, (), {}):
         raise GraphBreak("an optimizer's step is recorded into a CUDA graph of the program's")
 
 

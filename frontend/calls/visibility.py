@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from ..errors import GraphBreak
 from ..graph.dynamic import concrete
+from ..guards.sameness import indistinguishable
 from ..guards.source import Const
 from ..state import Interpreter
-from ..values.constant import is_constant
+from ..values.constant import is_constant, is_single
 from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 from ..values.object import find_method
 
@@ -121,9 +122,16 @@ def check_text(vm: Interpreter, value: Any, depth: int = 0) -> None:
 
 
 def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
-    """`left is right`; that two values of the caller's are different objects is guarded."""
-    if left is right:
+    """`left is right`; that two values of the caller's are different objects is guarded, and which of equal constants they are."""
+    if left is right and not is_constant(left):
         return True
+    one, other = vm.user.real(left), vm.user.real(right)
+    if is_constant(one) and is_constant(other):
+        if not is_single(one) and indistinguishable(one, other):
+            for value in (left, right):
+                for source in vm.user.sources(value):
+                    vm.guards.add("is", source, vm.user.real(value))
+        return one is other
     if torch.SymBool in (type(left), type(right)):  # there is one True, and one False
         both = all(type(value) in (bool, torch.SymBool) for value in (left, right))
         return both and vm.truth(left) is vm.truth(right)

@@ -169,7 +169,8 @@ class Residual:
         if is_constant(value) and not has_identity(value):
             if isinstance(value, enum.Enum) and self.vm.is_created(type(value)):
                 raise escapes(self.vm, type(value), "it is an enumeration")
-            return self.emit.literal(value)
+            _, found = self.vm.user.places.get(id(value), (None, None))
+            return self.emit.literal(value) if found is None else self.emit.fetch(next(iter(found)))
         known = self._names.get(id(value))
         if known is not None:
             return known

@@ -12,7 +12,7 @@ import torch
 from ..torch_private.functions import OpOverload, OpOverloadPacket
 from .kinds import isinstance
 
-__all__ = ["has_identity", "is_bound", "is_constant", "is_static", "plain_value"]
+__all__ = ["has_identity", "is_bound", "is_constant", "is_single", "is_static", "plain_value"]
 
 _CONSTANT_TYPES = frozenset(
     [
@@ -21,6 +21,9 @@ _CONSTANT_TYPES = frozenset(
     ]
 )
 _BUILT = frozenset([tuple, frozenset, torch.Size, range, slice, pathlib.PosixPath, pathlib.PurePosixPath])
+_SINGLE = frozenset(
+    [type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format]
+)
 _STATIC_TYPES = (
     *(type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.GenericAlias, types.UnionType),
     *(
@@ -49,6 +52,14 @@ def is_constant(value: Any) -> bool:
 def has_identity(value: Any) -> bool:
     """Whether programs tell a constant from an equal one made anew: it is built of others. There is one empty tuple."""
     return type(value) in _BUILT and (type(value) is not tuple or len(value) > 0)
+
+
+def is_single(value: Any) -> bool:
+    """Whether an equal constant is always this object."""
+    kind = type(value)
+    if kind is int:
+        return -5 <= value <= 256
+    return kind in _SINGLE or isinstance(value, enum.Enum) or kind in (str, bytes, tuple) and len(value) == 0
 
 
 def plain_value(value: Any) -> Any:

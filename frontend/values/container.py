@@ -93,7 +93,10 @@ def _sequence(vm: Interpreter, value: Any, source: Source) -> Any:
     vm.guards.add("length", source, len(value))
     kind = type(value)
     if kind is tuple:
-        return tuple(vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value))
+        made = tuple(vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value))
+        if made:  # there is one empty tuple
+            vm.user.track(value, made, source)
+        return made
     if kind is deque:
         vm.guards.add("equals", Attr(source, "maxlen"), value.maxlen)
     copy: Any = deque(maxlen=value.maxlen) if kind is deque else []

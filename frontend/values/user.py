@@ -22,7 +22,7 @@ from ..subclasses.tensors import taken_in as subclassed
 from ..subclasses.tensors import takes
 from ..torch_private.dtensor import is_shared
 from ..torch_private.guards import is_functorch_wrapped
-from .constant import has_identity, is_bound, is_constant, is_static, plain_value
+from .constant import has_identity, is_bound, is_constant, is_single, is_static, plain_value
 from .container import LazyDict, Shadow, list_items, shadow_of
 from .kinds import isinstance
 from .lazy import Unread
@@ -48,6 +48,8 @@ class UserState:
         self._facts: set[tuple[int, Source]] = set()
         # That have an identity and were there before the capture.
         self.constants: dict[int, tuple[Any, Source | None]] = {}
+        # Where constants were found that equal ones may replace.
+        self.places: dict[int, tuple[Any, dict[Source, None]]] = {}
         self.same_tables: set[int] = set()  # stand-ins of sets that are kept as these are
         self.opaque: dict[int, str] = {}  # the caller's objects that keep what they are in C
         self.items: dict[int, list[Any]] = {}  # what the caller's objects that derive from list hold
@@ -64,7 +66,8 @@ class UserState:
     def release(self) -> None:
         """Let go of the caller's values: what a capture leaves behind waits for the garbage collector."""
         for known in (
-            *(self.by_real, self.by_value, self.shadows, self.arg_tensors, self.appended, self.items, self.constants),
+            *(self.by_real, self.by_value, self.shadows, self.arg_tensors),
+            *(self.appended, self.items, self.constants, self.places),
         ):
             known.clear()  # type: ignore[attr-defined]
 
@@ -86,8 +89,10 @@ class UserState:
 
     def held(self, value: Any, source: Source | None = None) -> Any:
         """`value`; a constant that was there before the capture is that object in each call, and no new one."""
-        if has_identity(value) and id(value) not in self.constants:
-            self.constants[id(value)] = value, source
+        if source is not None and not is_single(value):
+            self.places.setdefault(id(value), (value, {}))[1][source] = None
+        if has_identity(value) and (source is not None or id(value) not in self.constants):
+            self.constants.setdefault(id(value), (value, source))
             if type(value) is tuple:
                 for i, item in enumerate(value):
                     self.held(item, None if source is None else Item(source, i))
@@ -95,6 +100,17 @@ class UserState:
                 for item in value:
                     self.held(item)
         return value
+
+    def real(self, value: Any) -> Any:
+        """The caller's object that a value on the stack stands for; what capture made is itself."""
+        entry = self.by_value.get(id(value))
+        return value if entry is None else entry.real
+
+    def sources(self, value: Any) -> list[Source]:
+        """Where the caller's object that a value stands for was found: a constant at all of its places."""
+        entry = self.by_value.get(id(value))
+        found = [] if entry is None else [entry.source]
+        return [*found, *self.places.get(id(self.real(value)), (None, {}))[1]]
 
     def is_iterator(self, value: Any) -> bool:
         """Whether taking an item from `value` would consume an iterator that capture did not make."""
