@@ -138,6 +138,9 @@ def as_it_is(gm: torch.fx.GraphModule, _: Any) -> Any:
     return gm.forward
 
 
+as_it_is.takes_floats = as_it_is.takes_gradients = True  # type: ignore[attr-defined]  # as Intarsia's own
+
+
 def run_module(name: str, most: int, first: int) -> None:
     """Print one line of JSON for each test from the place `first` on."""
     from intarsia.frontend.runtime.callable import compile_callable

@@ -20,6 +20,7 @@ from ..graph.output import MUTATES, GraphInput
 from ..graph.read_numbers import read_list
 from ..graph.sym_nodes import FUNCTIONS, applied
 from ..guards.computation import Computation
+from ..guards.drawn import is_drawn
 from ..guards.source import Computed, Fetch, Made, Source
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
@@ -45,6 +46,8 @@ def number_asked(vm: Interpreter, value: Any) -> Any:
     if part is None:
         return None
     computation, inputs = part
+    if any(is_drawn(info.source) for info in inputs):
+        return None
     real = [info.real for info in inputs]
     with real_tensors():
         found = computation(*(r.detach() if isinstance(r, Tensor) else r for r in real))

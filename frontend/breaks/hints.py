@@ -41,6 +41,7 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         "a kernel of Triton is started": "make an operator of the function that starts it (torch.library.custom_op): those are part of the graph",
         "the clock is read": "take the time around the compiled function",
         "Python's random module is called": "draw before the compiled function, or use torch's random numbers",
+        "what follows depends on a random number": "leave it: each way is compiled; or choose with a tensor (torch.where)",
     }
 )
 

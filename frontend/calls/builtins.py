@@ -49,7 +49,7 @@ from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
-from ..values.identity import Identity
+from ..values.identity import PLAIN_KINDS, Identity
 from ..values.kinds import HEAP_TYPE, isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
@@ -145,7 +145,7 @@ def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
         check = objects.find_method(type(kinds), "__instancecheck__")
         if check is not None and not vm.is_library(check.__module__):
             return vm.truth(vm.call(check, (kinds, obj), {}))
-    if isinstance(obj, (LazyDict, InstanceDict, Identity, *operators.SYMBOLIC)):
+    if isinstance(obj, LazyDict) or type(obj) in PLAIN_KINDS:
         return objects.is_subclass(vm, vm.type_of(obj), kinds)
     if isinstance(obj, Tensor) and (known := vm.overrides.known.get(id(obj))) is not None:
         parameter = known.real is not None and getattr(known.real, "_is_param", False) is True

@@ -23,7 +23,7 @@ from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item
-from ..modes import randomness
+from ..modes import python_random, randomness
 from ..regions import branches, flex, loops
 from ..state import Interpreter
 from ..subclasses import tensors as subclasses
@@ -590,6 +590,7 @@ fill(
     loops.ROWS,
     flex.ROWS,
     randomness.ROWS,
+    python_random.ROWS,
     making.ROWS,
     class_library.ROWS,
 )

@@ -53,7 +53,6 @@ OPERATOR_MODULES = frozenset(
 )
 REFUSED_MODULES = {
     "numpy": "NumPy is called",
-    "random": "Python's random module is called",
     "time": "the clock is read",
     "subprocess": "another process is started",
     "socket": "the network is used",

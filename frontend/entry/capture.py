@@ -423,10 +423,13 @@ def _finish(
     checks: list[Any] = [*tensor_checks(vm.out.inputs.values(), state.inference)]
     state.narrow(vm.out)
     last = [*vm.gradients.guards(), *vm.random.guards(), state]
-    vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), *last]
+    numbers, drawn = [sizes] if sizes is not None else [], vm.random.python.check()
+    vm.guards.extra += [*checks, *([] if drawn else numbers), *last]
     classes = Classes(vm.guards.parts.values())
     vm.guards.extra += [classes] if classes.modules else []
     _rely_on_definitions(vm, vm.guards)
+    if drawn is not None:  # and what is decided by what was drawn: behind all else
+        vm.guards.extra += [drawn, *numbers]
     vm.guards.lines(emit, watched=True)
     for number, tensors in by_host.items():
         given = "".join(f"{emit.fetch(source)}, " for source in tensors)
@@ -465,6 +468,7 @@ def _finish(
         failing=failing,
         lasting=vm.checks.only_begun(),
         draws=bool(failing) and not repeatable,
+        drawn=drawn is not None,
     )
     if entry.draws:
         emit.namespace["drawn"], emit.namespace["rewind"] = random_state.keeper(random_state.devices_of(module.graph))
@@ -579,7 +583,7 @@ def partial_guards(vm: SymbolicInterpreter, state: StateCheck) -> GuardSet:
     """What a capture that failed relied on, for remembering the failure."""
     guards = GuardSet(dict(vm.guards.parts))
     guards.extra += tensor_checks(vm.out.inputs.values(), state.inference)
-    if vm.shape_env is not None:
+    if vm.shape_env is not None and not vm.random.python.steps:
         with suppress(Unsupported):  # a relation with a data-dependent size; the failure is remembered more broadly
             guards.extra.append(SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env))
     guards.extra.append(state)

@@ -44,6 +44,7 @@ class Entry:
     ] = ()  # results of the graph: with one that is true, CPython runs the call (`branches.checks`)
     lasting: bool = False  # whether such a call may well not raise: a loop runs no round
     draws: bool = False  # whether the state of random generators is set back for that
+    drawn: bool = False  # whether the checks draw Python's random numbers (`guards.drawn`)
 
     def with_late(self, checks: Sequence[Statement]) -> Entry:
         """With what the backend has come to rely on."""
@@ -52,12 +53,14 @@ class Entry:
 
     def body(self, miss: str = "return MISS") -> list[str]:
         """The statements; `miss` is the one for a check that does not hold."""
-        lines = ["try:"]
-        lines += _indented([c.text(miss) if isinstance(c, MissIf) else c for c in self.checks] or ["pass"])
-        lines += ["except Exception:", f"    {miss}"]
+        undo = ["undo(before)"] if self.drawn else []
+        lines = [*(["before = None"] if undo else []), "try:"]
+        missed = "; ".join([*undo, miss])
+        lines += _indented([c.text(missed) if isinstance(c, MissIf) else c for c in self.checks] or ["pass"])
+        lines += ["except Exception:", f"    {missed}"]
         if self.has_graph:
             given = f"({''.join(f'{n}_, ' for n in self.parameters)})"
-            rewind = ["    rewind(states)"] if self.draws else []
+            rewind = _indented([*(["rewind(states)"] if self.draws else []), *undo])
             lines += ["states = drawn()"] if self.draws else []
             lines += ["try:", *_indented(self._graph()), "except Exception as error:", *rewind]
             lines.append(f"    return failed(error, {given})")

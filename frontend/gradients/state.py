@@ -27,7 +27,7 @@ class VisibleState:
         containers = [_contents(shadow.copy) for shadow in self.shadows]
         return (
             written,
-            len(journal.calls),
+            len(journal.calls) + len(vm.random.python.steps),
             containers,
             len(vm.user.appended),
             self._tensors(),

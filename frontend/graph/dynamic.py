@@ -276,7 +276,7 @@ class Dynamic:
                 return None
             vm.need_symbols()
             vm.guards.add("type", source, kind)
-            return self._float(value, source)
+            return self.float_of(value, source)
         vm.need_symbols()
         vm.guards.add("type", source, kind)
         # A symbol is never negative: of a negative number the opposite is read.
@@ -297,7 +297,7 @@ class Dynamic:
 
     # ---- floats: each is a symbol of its own, computed in Python as eager computes it ----
 
-    def _float(self, value: float, source: Source) -> Any:
+    def float_of(self, value: float, source: Source) -> Any:
         known = self._numbers.get(source)
         if known is not None:
             return known
@@ -315,7 +315,7 @@ class Dynamic:
         if found is None or found[0] is None:
             return None if found is None else found[1]
         self.vm.need_symbols()
-        return self._float(found[1], found[0])
+        return self.float_of(found[1], found[0])
 
     def any_item(self, tensor: Tensor) -> Any:
         """`tensor.item()`, known to the host or not; None where the graph has to end."""
@@ -363,7 +363,7 @@ class Dynamic:
 
     def _numbers_of_tensors(self) -> HostNumbers:
         if self._host is None:
-            self._host = HostNumbers(self.vm.out, self._source, self.vm.guards.extra.append)
+            self._host = HostNumbers(self.vm.out, self.source_of, self.vm.guards.extra.append)
         return self._host
 
     def written_by_host(self) -> dict[Source, list[Source]]:
@@ -386,7 +386,7 @@ class Dynamic:
         if plain and self.marks.floats and known:
             value = function(*map(hint_of, args))
             if type(value) is float and value - value == 0.0:
-                return self._float(value, Computed(function, tuple(map(self._source, args))))
+                return self.float_of(value, Computed(function, tuple(map(self.source_of, args))))
         if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):
             return self.whole(args[0], function)
         return self.vm.out.read.no_float(call_with_symbols(function, args, kwargs))
@@ -399,14 +399,14 @@ class Dynamic:
         quotient = type(value.node.expr).__name__ == "IntTrueDiv"
         if quotient or not self.marks.floats or type(number) is not int or not 0 <= number < _LARGEST:
             return torch.sym_int(value) if function in (int, math.trunc) else function(value)
-        source = Computed(function, (self._source(value),))
+        source = Computed(function, (self.source_of(value),))
         if source not in self._numbers:
             made = symbolic_int(self.vm.shape_env, number, source.name())
             self.vm.out.add_input(GraphInput(source, made, number, False))
             self._numbers[source] = made
         return self._numbers[source]
 
-    def _source(self, value: Any) -> Source:
+    def source_of(self, value: Any) -> Source:
         if type(value) not in _NUMBERS:
             return Number(value)
         if self.late(value) is not None:
@@ -427,12 +427,12 @@ class Dynamic:
             return value
         if not all(s in self.vm.out.symbols for s in value.node.expr.free_symbols):
             return value
-        source = self._source(value)
+        source = self.source_of(value)
         if source not in self._numbers:
             hint = hint_of(value)
             if type(hint) is not float or hint - hint != 0.0:
                 return value
-            return self._float(hint, source)
+            return self.float_of(hint, source)
         return self._numbers[source]
 
     def is_float(self, value: Any) -> bool:

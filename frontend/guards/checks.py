@@ -26,6 +26,7 @@ from ..torch_private.guards import (
 )
 from ..torch_private.symbols import python_text
 from ..values.kinds import isinstance
+from .drawn import is_drawn
 from .emitter import Emitter, MissIf, Statement
 from .guards import Guard
 from .recompile_reason import Miss
@@ -385,7 +386,7 @@ class SizeCheck:
                 else:
                     self.equations.append((info.source, place, expr))
         self._names = {symbol: f"s{n}" for n, (symbol, _, _) in enumerate(self.bindings)}
-        self.first = all(is_argument(info.source) for info in inputs)
+        self.first = all(is_argument(info.source) and not is_drawn(info.source) for info in inputs)
         self.floats = {info.source: info.real for info in inputs if type(info.real) is float}
         self._shape_env = shape_env
         self.relations: dict[str, SourceLine | None] = {}
@@ -466,7 +467,10 @@ class SizeCheck:
         """The first relation that does not hold."""
         names: dict[str, Any] = {"math": math, "torch": torch}
         labels: dict[str, str] = {}
+        drawn = [(symbol, source) for symbol, source, _ in self.bindings if is_drawn(source)]
         for symbol, source, place in self.bindings:
+            if is_drawn(source):
+                continue
             name = self._names[symbol]
             names[name] = eval(f"value{place}", {"value": source.fetch(args)})
             labels[name] = f"{source.name()}{place}"
@@ -480,10 +484,15 @@ class SizeCheck:
                 holds = eval(relation, dict(names))
             except ZeroDivisionError:
                 holds = False
+            except NameError:  # of what a call draws
+                continue
             if not holds:
                 used = [labels[n] for n in labels if re.search(rf"\b{n}\b", relation)]
                 advice = "nothing, sizes 0 and 1 are compiled once each" if _is_small(relation, names) else ""
                 return Miss(" and ".join(used) or "sizes", labelled(relation, labels), shown, line, advice)
+        if drawn:
+            name = " and ".join(source.name() for _, source in drawn)
+            return Miss(name, "numbers that decide as at capture", "others", self.place_of(drawn[0][0]))
         return None
 
     def __str__(self) -> str:

@@ -22,6 +22,7 @@ from ..guards.source import Attr, Const, Fetch, Source
 from ..state import Interpreter
 from ..torch_private.dispatch import DrawsSeen
 from ..values.kinds import isinstance, tensors_in
+from .python_random import Draws
 
 __all__ = ["ROWS", "Generators", "generator_of"]
 
@@ -57,6 +58,7 @@ class Generators:
         self.vm = vm
         self.watches = False
         self.known: dict[int, _Held] = {}
+        self.python = Draws(vm)
 
     def take(self, generator: torch.Generator, source: Source) -> torch.Generator:
         """A generator of the caller's."""

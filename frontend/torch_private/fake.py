@@ -222,16 +222,22 @@ def unsupported_fake_errors() -> tuple[type[Exception], ...]:
 @contextmanager
 def quiet_fake_errors() -> Iterator[None]:
     """Keep fake tensors from logging, on this thread, errors that are the captured program's own."""
-    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+    fakes, symbols = map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"))
+    thread = threading.get_ident()
 
     def elsewhere(record: logging.LogRecord) -> bool:
         return record.thread != thread
 
-    logger.addFilter(elsewhere)
+    def other(record: logging.LogRecord) -> bool:
+        return elsewhere(record) or not str(record.msg).startswith("failed during evaluate_expr")
+
+    fakes.addFilter(elsewhere)
+    symbols.addFilter(other)
     try:
         yield
     finally:
-        logger.removeFilter(elsewhere)
+        fakes.removeFilter(elsewhere)
+        symbols.removeFilter(other)
 
 
 def is_foreign_tensor(error: BaseException) -> bool:

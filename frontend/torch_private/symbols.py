@@ -65,6 +65,30 @@ def symbolic_int(shape_env: Any, value: int, name: str) -> Any:
     return shape_env.create_symintnode(symbol, hint=value, source=source)
 
 
+def bound(value: Any, low: int, high: int | None) -> None:
+    """Say between which numbers, inclusive, a SymInt that is a symbol lies."""
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    value.node.shape_env.var_to_range[value.node._expr] = ValueRanges(low, int_oo if high is None else high)
+
+
+def watch_relations(shape_env: Any, watcher: Callable[[Any], None] | None) -> None:
+    """Call `watcher` with each relation before it becomes a guard, and before it replaces symbols; None: no longer.
+
+    Tried with torch 2.11 and 2.13.
+    """
+    vars(shape_env).pop("_maybe_guard_rel", None)
+    if watcher is not None:
+        relate = shape_env._maybe_guard_rel
+
+        def watched(relation: Any) -> None:
+            watcher(relation)
+            relate(relation)
+
+        shape_env._maybe_guard_rel = watched
+
+
 def python_text(expr: Any, names: Mapping[Any, str]) -> str:
     """An expression over symbols as Python, with these names for the symbols; floats keep all their digits."""
     from torch.utils._sympy.printers import PythonPrinter

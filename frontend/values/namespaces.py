@@ -143,6 +143,8 @@ def instance_attr(vm: Interpreter, obj: Any, name: str) -> tuple[bool, Any]:
     found, value = vm.effects.attr(obj, name)
     if found:
         return (False, None) if value is DELETED else (True, value)
+    if name == "gauss_next":
+        vm.random.python.check_attribute(obj)
     namespace = namespace_of(obj)
     if namespace is None:
         return False, None
@@ -160,6 +162,8 @@ def instance_attr(vm: Interpreter, obj: Any, name: str) -> tuple[bool, Any]:
 
 def write_instance(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     """Set an attribute of the instance's own."""
+    if name == "gauss_next":
+        vm.random.python.check_attribute(obj)
     if vm.is_created(obj):
         vm.native(object.__setattr__, obj, name, value)
     elif vm.user.source_of(obj) is not None:
