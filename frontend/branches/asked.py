@@ -17,7 +17,7 @@ from ..entry.nature import has_no_effect, may_draw
 from ..errors import CaptureError, GraphBreak
 from ..graph.aside import storage_of
 from ..graph.output import MUTATES, GraphInput
-from ..graph.read_numbers import read_list
+from ..graph.read_numbers import read_list, read_truth
 from ..graph.sym_nodes import FUNCTIONS, applied
 from ..guards.computation import Computation
 from ..guards.drawn import is_drawn
@@ -102,9 +102,15 @@ def settled(vm: Interpreter, args: Any, kwargs: Any, reads: bool = False) -> Any
 
 
 def read_asked(vm: Interpreter, tensor: Tensor, method: str) -> Any:
-    """What stands for `tensor.item()` or `tensor.tolist()`; None where the graph has to end."""
+    """What stands for `tensor.item()` or `tensor.tolist()`; None of other methods, and where the graph has to end."""
+    if method not in ("item", "tolist"):
+        return None
     number = read_list(vm, tensor, method)
-    return number_asked(vm, tensor) if number is None and method == "item" else number
+    if number is None and method == "item":
+        number = number_asked(vm, tensor)
+        if number is None and tensor.dtype is torch.bool and getattr(tensor, "constant", None) is None:
+            number = read_truth(vm, tensor)
+    return number
 
 
 def retried(vm: Interpreter, error: Exception, function: Any, args: Any, kwargs: Any) -> Any:

@@ -28,6 +28,7 @@ from .loop_shape import Shape
 from .loops import Loops
 from .selects import Choices, pieces_of, taken, unequal, why_not
 from .sides import Plan, Prevented, run_side
+from .truths import tensor_of_truth
 
 __all__ = ["Branches"]
 
@@ -49,7 +50,7 @@ class Branches:
         Raises GraphBreak where the graph ends there.
         """
         predicate = frame.before[-1]
-        predicate = predicate.read() if type(predicate) is Unread else predicate
+        predicate = tensor_of_truth(vm, predicate.read() if type(predicate) is Unread else predicate)
         try:
             if self.refused is not None:
                 raise Prevented(self.refused)

@@ -34,6 +34,7 @@ from ..torch_private.regions import WHILE_LOOP
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .checks import Refused
+from .loop_memory import Sharing, sharing
 from .loop_shape import Shape, shape_of
 from .loop_state import Counter, Kinds, State, Surroundings
 from .selects import is_cheap, name_of, pieces_of, taken
@@ -173,6 +174,8 @@ class _Loop:
                     raise Prevented(f"{random.name} draws random numbers in the loop")
                 self.kinds.find(self.start, arrived.state)
                 self.note_written(aside, given)
+                if self.vm.branches.choices.is_written(vm):
+                    raise Prevented("the loop writes to a tensor that is one of two, by a tensor's value")
                 self.check_tests(arrived)
             if known == (self.kinds.size(), len(self.written)):
                 return
@@ -351,7 +354,7 @@ class _Loop:
             arrived = self.run()
             assert arrived.stays is not None
             carried = self.kinds.leaves(arrived.state)
-            around = self.around(aside, given, carried)
+            shared = self.shared(aside, given, carried)
             again = self.body(aside, [arrived.stays, *carried], self.written)
         with torch.no_grad():
             leaves = [self.first, *self.kinds.leaves(self.start), *self.written]
@@ -364,16 +367,7 @@ class _Loop:
         count = len(made) - len(self.written)
         for tensor, result in zip(self.written, made[count:], strict=True):
             vm.out.call_method("copy_", (tensor, result), {})
-        choices, outermost = vm.branches.choices, len(vm.branches.loops.running) == 1 and not vm.branches.depth
-        for kind, result, before in zip(self.kinds.found.values(), made[1:count], leaves[1:count], strict=True):
-            if kind is not Tensor:
-                continue
-            if outermost:
-                choices.note_first(result, before, self.first)
-            else:
-                choices.note(result, before)
-            if around:
-                choices.note(result, before, *around)
+        self.note_shared(made[1:count], leaves[1:count], shared)
         self.first = made[0]
         return self.kinds.filled(self.start, made[1:count])
 
@@ -390,14 +384,37 @@ class _Loop:
             raise Prevented("the loop writes to a tensor and reads another one of the same memory")
         return Body(module, reads, results, None)  # type: ignore[arg-type]
 
-    def around(self, aside: Any, given: Sequence[Tensor], carried: Sequence[Tensor]) -> list[Tensor]:
-        """What in eager may share memory with what is carried, beside what it was before."""
+    def shared(
+        self, aside: Any, given: Sequence[Tensor], carried: Sequence[Tensor]
+    ) -> tuple[Sharing, dict[int, Tensor]]:
+        """What in eager may share memory with what is carried, behind one round or more; and the tensors from before, by memory."""
+        kinds = list(self.kinds.found.values())
+        starts = self.kinds.tensors(self.start)
+        mine = [t for t, kind in zip(given[1:], kinds, strict=False) if kind is Tensor]
+        behind = [t for t, kind in zip(carried, kinds, strict=True) if kind is Tensor]
+        there = {storage_of(t): t for t in (*aside.there(), *starts)}
+        ends = [self.vm.branches.choices.memory_of(t) for t in behind]
+        places = {storage_of(t): k for k, t in enumerate(mine)}
+        return sharing([*map(storage_of, starts)], ends, places, there), there
+
+    def note_shared(
+        self, made: Sequence[Tensor], before: Sequence[Tensor], shared: tuple[Sharing, dict[int, Tensor]]
+    ) -> None:
+        """Note of the results what they may be in eager."""
+        loops, choices = self.vm.branches.loops, self.vm.branches.choices
+        outermost = len(loops.running) == 1 and not self.vm.branches.depth
         kinds = self.kinds.found.values()
-        memory = [storage_of(t) for t, kind in zip(carried, kinds, strict=True) if kind is Tensor]
-        found = [t for t in aside.there() if storage_of(t) in memory]
-        if len({*memory, *map(storage_of, given)}) < len(memory) + len(given):
-            found += self.kinds.tensors(self.start)
-        return found
+        pairs = [(a, b) for a, b, kind in zip(made, before, kinds, strict=True) if kind is Tensor]
+        found, there = shared
+        for k, (result, start) in enumerate(pairs):
+            if outermost:
+                choices.note_first(result, start, self.first)
+            else:
+                choices.note(result, start)
+            for memory in found.outside[k]:
+                choices.note(result, there[memory])
+        for j, k in found.pairs:
+            choices.note_shared(pairs[j][0], pairs[k][0])
 
     def check(self, before: Sequence[Tensor], behind: Sequence[Tensor]) -> None:
         """Raises Prevented where a round gives something else than it takes."""

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ _CHEAP = frozenset(
     truediv div divide true_divide multiply subtract rsub clamp clamp_min clamp_max clip maximum minimum where sign floor ceil round
     trunc isfinite isnan isinf eq ne lt le gt ge logical_and logical_or logical_not and_ or_ xor invert bitwise_and bitwise_or pos lerp
     max min sum mean amax amin any all reshape view permute transpose t unsqueeze squeeze flatten expand expand_as clone detach float double to
-    zeros_like ones_like full_like masked_fill nan_to_num softmax log_softmax norm getattr contiguous type_as half bfloat16
+    zeros_like ones_like full_like full scalar_tensor masked_fill isclose nan_to_num softmax log_softmax norm getattr contiguous type_as half bfloat16
     """.split()  # noqa: SIM905
 )
 # Those whose gradient of zeros is zeros for all values of their operands, which are tensors or finite numbers.
@@ -161,7 +161,9 @@ class Choices:
     """What was chosen in a capture."""
 
     def __init__(self) -> None:
-        self.groups: list[set[int]] = []  # memory of which eager has one where another is asked for
+        self.may_be: dict[
+            int, frozenset[int]
+        ] = {}  # by memory that was chosen: that which it is in eager is one of these
         self._alive: list[Tensor] = []
         # What a loop gives, what it is in eager where there is no round, and the condition of the first one.
         self.unless: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -182,57 +184,80 @@ class Choices:
     def note(self, made: Tensor, *among: Tensor) -> None:
         """`made` stands for one of these tensors."""
         self._alive += [made, *among]
-        self.groups = _joined(self.groups, set(map(_memory, (made, *among))))
+        memory = _memory(made)
+        found = (self.may_be.get(m, frozenset([m])) for m in map(_memory, among))
+        self.may_be[memory] = self.may_be.get(memory, frozenset()).union(*found)
+
+    def note_shared(self, first: Tensor, second: Tensor) -> None:
+        """These two stand for one tensor, or for two."""
+        both = frozenset([-len(self._alive) - 1])  # memory that only eager has
+        self._alive += [first, second]
+        for memory in map(_memory, (first, second)):
+            self.may_be[memory] = self.may_be.get(memory, frozenset()) | both
 
     def note_first(self, made: Tensor, before: Tensor, condition: Tensor) -> None:
         """`made` stands for `before` where a condition does not hold."""
         self._alive += [made, before]
+        self.may_be[_memory(made)] = frozenset([_memory(made)])
         self.unless.append((made, before, condition))
+
+    def memory_of(self, tensor: Tensor) -> frozenset[int]:
+        """The memory that a tensor's may be in eager."""
+        return self._relation().get(memory := _memory(tensor), frozenset([memory]))
+
+    def is_written(self, vm: Interpreter) -> bool:
+        """Whether the graph, or the part of it that is being made, writes to a tensor that is one or another in eager."""
+        return _writes(self._relation(), vm.out._written)
 
     def is_one_of(self, tensor: Tensor) -> bool:
         """Whether a tensor's memory is one or another in eager."""
-        return any(_memory(tensor) in group for group in self._all())
+        memory = _memory(tensor)
+        return any(found != {m} and (m == memory or memory in found) for m, found in self._relation().items())
 
     def are_among(self, left: Any, right: Any) -> bool:
         """Whether two tensors may be one in eager."""
-        if not (self.groups or self.unless) or not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        if not self.may_be or not isinstance(left, Tensor) or not isinstance(right, Tensor):
             return False
-        return any({_memory(left), _memory(right)} <= group for group in self._all())
+        return _memory(left) != _memory(right) and not self.memory_of(left).isdisjoint(self.memory_of(right))
 
-    def _all(self) -> list[set[int]]:
-        """The groups, with what loops give where there is no round."""
-        groups = self.groups
+    def _relation(self) -> dict[int, frozenset[int]]:
+        """What was chosen, with what loops give where there is no round."""
+        without: dict[int, frozenset[int]] = {}
+
+        def complete(found: frozenset[int]) -> frozenset[int]:
+            return frozenset().union(*(without.get(m, (m,)) for m in found))
+
         for made, before, _ in self.unless:
-            groups = _joined(groups, {_memory(made), _memory(before)})
-        return groups
+            memory, other = _memory(made), _memory(before)
+            without[memory] = complete(self.may_be.get(other, frozenset([other]))) | {memory}
+        return {memory: complete(found) for memory, found in self.may_be.items()} if without else self.may_be
 
     def refusal(self, vm: Interpreter, results: Sequence[Tensor]) -> str | None:
         """Why what was chosen can be told from what eager gives; None: it cannot."""
-        reason = self._refusal(vm, results, self._all())
-        if reason is None or self._refusal(vm, results, self.groups) is not None:
+        reason = self._refusal(vm, results, self._relation())
+        if reason is None or self._refusal(vm, results, self.may_be) is not None:
             return reason
         # Not where each loop runs a round.
         begun = {id(condition): condition for _, _, condition in self.unless}
         return None if all(vm.checks.begins(vm, condition) for condition in begun.values()) else reason
 
-    def _refusal(self, vm: Interpreter, results: Sequence[Tensor], groups: list[set[int]]) -> str | None:
-        if not groups:
+    def _refusal(self, vm: Interpreter, results: Sequence[Tensor], relation: dict[int, frozenset[int]]) -> str | None:
+        if not relation:
             return None
+        if _writes(relation, vm.out._written):
+            return "a tensor is written to that is one of two, by a tensor's value"
         inputs = [i.fake for i in vm.out.inputs.values() if isinstance(i.fake, Tensor) and not is_composite(i.fake)]
-        written = {_memory(t) for t in (*self._alive, *inputs)} & vm.out._written
-        seen = set(map(_memory, (*results, *inputs)))
-        for group in groups:
-            if group & written:
-                return "a tensor is written to that is one of two, by a tensor's value"
-            if len(group & seen) > 1:
+        seen = set[int]()
+        for memory in dict.fromkeys(map(_memory, (*inputs, *results))):
+            found = relation.get(memory, frozenset([memory]))
+            if not found.isdisjoint(seen):
                 return "a tensor is given out that is one of two, by a tensor's value"
+            seen |= found
         return None
 
 
-def _joined(groups: list[set[int]], group: set[int]) -> list[set[int]]:
-    """Groups with one more, which is one with those that it has a part of."""
-    apart = [g for g in groups if g.isdisjoint(group)]
-    return [*apart, group.union(*(g for g in groups if not g.isdisjoint(group)))]
+def _writes(relation: dict[int, frozenset[int]], written: Collection[int]) -> bool:
+    return any(found != {m} and (m in written or not found.isdisjoint(written)) for m, found in relation.items())
 
 
 def _memory(tensor: Tensor) -> int:

@@ -12,25 +12,33 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphBreak
+from ..graph.read_numbers import read_truth
 from ..state import Interpreter
+from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import data_dependent_errors
 from ..torch_private.symbols import unknown_int
 from ..values.kinds import isinstance
+from .asked import number_asked
 
 _UNKNOWN: Any = (GraphBreak, *data_dependent_errors())
 
-__all__ = ["as_tensor", "number_in", "tensor_of_truth", "truth_in", "undecided"]
+__all__ = ["as_operand", "as_tensor", "number_in", "tensor_of_truth", "truth_of", "undecided"]
 
 
 def undecided(vm: Interpreter, value: Any) -> Tensor | None:
     """The truth of a symbolic number as a tensor, where only the running program knows it; else None."""
+    if (late := vm.dynamic.late(value)) is not None:
+        return vm.out.call_function(torch.ne, (late, 0), {})  # type: ignore[no-any-return]
     if type(value) not in (torch.SymBool, torch.SymInt) or not vm.out.read.is_read(value):
         return None
     try:
         bool(value)
     except _UNKNOWN:
         expr = value.node.expr
-        return _tensor(vm, expr if type(value) is torch.SymBool else sympy.Ne(expr, 0))
+        try:
+            return _tensor(vm, expr if type(value) is torch.SymBool else sympy.Ne(expr, 0))
+        except GraphBreak:  # no tensor holds what it is made of
+            return None
     return None
 
 
@@ -40,22 +48,29 @@ def tensor_of_truth(vm: Interpreter, value: Any) -> Any:
     return value if found is None else found
 
 
-def truth_in(vm: Interpreter, tensor: Tensor) -> Any:
-    """`bool(tensor)` as a symbol; None where there can be none."""
-    if not vm.out.is_known(tensor) or not vm.dynamic.may_be_late() or any(n != 1 for n in tensor.shape):
-        return None
-    with torch.no_grad():
-        made = vm.out.call_method("reshape", (tensor, ()), {}) if tensor.dim() else tensor
-        made = vm.out.call_function(torch.ne, (made, 0), {})
-    symbol = unknown_int(vm.out.shape_env, 0, 1)
-    vm.out.read.late[symbol.node.expr] = vm.out.call_method("to", (made, torch.int64), {}), symbol
-    return symbol != 0
+def truth_of(vm: Interpreter, value: Any) -> Any:
+    """`bool(value)`: True, False, or a symbol where only the running program knows it."""
+    found = value if isinstance(value, Tensor) else undecided(vm, value)
+    if not isinstance(found, Tensor) or is_composite(found) or vm.overrides.concern((found,)):
+        return vm.truth(value)
+    if getattr(found, "constant", None) is not None or any(n != 1 for n in found.shape):
+        return vm.truth(value)
+    known = vm.dynamic.truth(found)
+    known = number_asked(vm, found) if known is None else known
+    truth = read_truth(vm, found) if known is None else bool(known)
+    return vm.truth(value) if truth is None else truth
+
+
+def as_operand(vm: Interpreter, value: Any, other: Any) -> Any:
+    """A truth that only the running program knows as a tensor, which is the same to a tensor beside it on its device."""
+    made = undecided(vm, value) if type(value) is torch.SymBool else None
+    return made if isinstance(other, Tensor) and made is not None and made.device == other.device else value
 
 
 def number_in(vm: Interpreter, tensor: Tensor, kind: type) -> Any:
     """The number of this kind in a 0-dim tensor that nobody writes to."""
     if kind is bool:
-        return truth_in(vm, tensor)
+        return read_truth(vm, tensor)
     if kind is float:
         return vm.dynamic.late_item(tensor)
     if not vm.dynamic.may_be_late():
@@ -91,6 +106,9 @@ def _tensor(vm: Interpreter, expr: Any) -> Any:
         return bool(expr)
     if expr.is_Symbol:
         return vm.out.read.tensor_of(vm.out, expr)
+    truth = _truth(vm, expr)
+    if truth is not None:
+        return truth
     function = _FUNCTIONS.get(type(expr).__name__)
     if function is None:
         raise GraphBreak(f"a number that depends on a tensor's values decides: {expr}")
@@ -109,6 +127,15 @@ def _tensor(vm: Interpreter, expr: Any) -> Any:
             else:
                 made = vm.out.call_function(function, (made, part), {})
     return made
+
+
+def _truth(vm: Interpreter, expr: Any) -> Tensor | None:
+    """Of `symbol != 0` or `symbol == 0`, where the symbol is a truth that was read, that truth or its opposite."""
+    sides = expr.args if isinstance(expr, sympy.Ne | sympy.Eq) else ()
+    made = vm.out.read.truths.get(sides[0]) if sides and sides[1] == 0 else None
+    if made is None or isinstance(expr, sympy.Ne):
+        return made
+    return vm.out.call_function(torch.logical_not, (made,), {})  # type: ignore[no-any-return]
 
 
 _FUNCTIONS: dict[str, Any] = {

@@ -18,6 +18,7 @@ from ..branches.asked import read_asked, retried, settled, unknown_number
 from ..branches.branches import Branches
 from ..branches.checks import Checks
 from ..branches.sides import Side
+from ..branches.truths import tensor_of_truth
 from ..breaks import breaks
 from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
@@ -386,8 +387,7 @@ class SymbolicInterpreter:
         if name in ASKED and not args and not kwargs:
             return asked(self, tensor, name)
         if name != "item" or getattr(tensor, "constant", None) is None:
-            number = read_asked(self, tensor, name) if name in ("item", "tolist") and not args and not kwargs else None
-            if number is not None:
+            if not args and not kwargs and (number := read_asked(self, tensor, name)) is not None:
                 return number
             refuse_method(name)
         return self.out.call_method(name, (tensor, *args), kwargs)
@@ -445,12 +445,14 @@ class SymbolicInterpreter:
         """`bool(value)` for a conditional jump, by where it leads; None where both ways are to be taken (`branches`)."""
         if value is None or value is True or value is False:
             return bool(value)
+        if type(value) in PLAIN_KINDS:
+            value = tensor_of_truth(self, value)
         if isinstance(value, Tensor):
             if self.overrides.concern((value,)):
                 return bool(self.overrides.run(bool, (value,), {}))
-            if getattr(value, "constant", None) is None:
-                if value.numel() != 1:  # an error, whatever the values are
-                    self.native(bool, value)
+            if (
+                getattr(value, "constant", None) is None and value.numel() == 1
+            ):  # of another an error, whatever it holds
                 known = self.dynamic.truth(value)
                 return self.checks.decide(self, value, jump) if known is None else known
             return bool(self.native(bool, value))

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..branches.truths import truth_of
 from ..bytecode.exceptions import first_context, traceback_of
 from ..bytecode.generator import InterpretedGenerator
 from ..classes.making import call_metaclass
@@ -53,7 +54,7 @@ from ..values.identity import PLAIN_KINDS, Identity
 from ..values.kinds import HEAP_TYPE, isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
-from . import higher_order, tables
+from . import higher_order, tables, torch_rules
 from .contexts import RealContext
 from .registry import Rows, Then
 from .visibility import check_operands, check_text, is_same, refuse_opaque
@@ -336,8 +337,8 @@ ROWS.rule(types.ModuleType.__getattribute__, type.__getattribute__)(objects.load
 
 
 @ROWS.rule(bool)
-def _bool(vm: Interpreter, *args: Any) -> bool:
-    return vm.truth(args[0]) if args else False
+def _bool(vm: Interpreter, *args: Any) -> Any:
+    return truth_of(vm, args[0]) if args else False
 
 
 @ROWS.rule(math.sqrt)
@@ -356,8 +357,8 @@ ROWS.rule(operator.setitem)(operators.set_item)
 ROWS.rule(operator.contains)(operators.contains)
 ROWS.rule(operator.is_)(is_same)
 ROWS.rule(operator.is_not)(lambda vm, a, b: not is_same(vm, a, b))
-ROWS.rule(operator.not_)(lambda vm, a: not vm.truth(a))
-ROWS.rule(operator.truth)(lambda vm, a: vm.truth(a))
+ROWS.rule(operator.not_)(lambda vm, a: operators.unary(vm, "not", a))
+ROWS.rule(operator.truth)(truth_of)
 
 
 # ---- questions that libraries ask ----
@@ -548,6 +549,10 @@ TENSOR_METHODS: dict[str, Any] = {
     "as_subclass": as_subclass,
     "__getitem__": operators.get_item,
     "__setitem__": operators.set_item,
+    "__bool__": truth_of,
+    "allclose": torch_rules.allclose,
+    "equal": torch_rules.equal,
+    "is_nonzero": truth_of,
 }
 TENSOR_METHODS |= {name: _fact(name) for name in _FACTS.split()}
 TENSOR_METHODS |= {

@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from ..branches.truths import truth_of
 from ..errors import GraphBreak
+from ..graph.aside import storage_of
 from ..graph.read_sizes import resizes
 from ..guards.source import Attr, Const
 from ..state import Interpreter
+from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import is_fake
 from ..torch_private.functions import ASSERT_ASYNC
 from ..values import operators
@@ -22,7 +25,7 @@ from . import contexts
 from .registry import Rows
 from .torch_calls import torch_call
 
-__all__ = ["LEGACY", "data_of_numbers", "check_uncompiled", "legacy_tensor", "parameter"]
+__all__ = ["LEGACY", "allclose", "check_uncompiled", "data_of_numbers", "equal", "legacy_tensor", "parameter"]
 
 ROWS = Rows()
 
@@ -122,6 +125,34 @@ def _one_hot(vm: Interpreter, tensor: Any, num_classes: Any = -1) -> Any:
 @ROWS.rule(nn.functional.interpolate)
 def _interpolate(vm: Interpreter, input: Any, *args: Any, **kwargs: Any) -> Any:
     return torch_call(vm, resizes(input), (input, *args), kwargs)
+
+
+# ---- truths ----
+
+
+@ROWS.rule(torch.is_nonzero)
+def _is_nonzero(vm: Interpreter, tensor: Any) -> Any:
+    return truth_of(vm, tensor) if isinstance(tensor, Tensor) else torch_call(vm, torch.is_nonzero, (tensor,), {})
+
+
+@ROWS.rule(torch.equal)
+def equal(vm: Interpreter, a: Any, b: Any) -> Any:
+    """Of two plain tensors of known sizes; with NaN a tensor is not what it is itself, in some releases."""
+    plain = all(isinstance(t, Tensor) and t.layout is torch.strided and not is_composite(t) for t in (a, b))
+    known = plain and all(type(n) is int for n in (*a.shape, *b.shape)) and not vm.overrides.concern((a, b))
+    if not known or a.dtype != b.dtype or a.device != b.device or storage_of(a) == storage_of(b):
+        return torch_call(vm, torch.equal, (a, b), {})
+    if a.shape != b.shape:
+        return False
+    return truth_of(vm, vm.call(torch.all, (vm.call(torch.eq, (a, b), {}),), {}))
+
+
+@ROWS.rule(torch.allclose)
+def allclose(vm: Interpreter, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+    """The operator is defined as `isclose(...).all()`."""
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or vm.overrides.concern((a, b)):
+        return torch_call(vm, torch.allclose, (a, b, *args), kwargs)
+    return truth_of(vm, vm.call(torch.all, (vm.call(torch.isclose, (a, b, *args), kwargs),), {}))
 
 
 # ---- parameters ----

@@ -29,7 +29,7 @@ from ..values.kinds import SYMBOLIC, isinstance
 from .host_numbers import HostNumbers
 from .late_numbers import READ, LateNumbers, is_number
 from .output import GraphInput
-from .read_numbers import read_number
+from .read_numbers import read_number, read_truth
 
 if TYPE_CHECKING:
     from ..guards.guards import GuardSet
@@ -331,7 +331,7 @@ class Dynamic:
         if not self.marks.floats or self.vm.inference or self.vm.out.inside:
             return False
         self.vm.need_symbols()
-        self._late = self._late or LateNumbers(self.vm.out)
+        self._late = self._late or LateNumbers(self.vm.out, partial(read_truth, self.vm))
         return True
 
     def late(self, value: Any) -> Tensor | None:

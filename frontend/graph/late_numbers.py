@@ -1,8 +1,8 @@
 """Numbers that a program reads of tensors that its graph computes (`loss.item()`, `update.norm().item()`).
 
 The graph goes on: the number stays in a 0-dim tensor of float64, which is Python's float. Arithmetic that raises for no value is done
-there, and operators take it as a tensor (`call_numbers`). What asks for the number itself breaks the graph; a number that the program
-keeps is read of a result of the graph, behind it.
+there, and operators take it as a tensor (`call_numbers`). A comparison gives a truth of the same kind (`read_numbers.read_truth`). What
+asks for the number itself breaks the graph; a number that the program keeps is read of a result of the graph, behind it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class _Late:
 
 @dataclass
 class LateNumbers:
-    """Those of one capture."""
+    """Those of one capture. `truth` gives what stands for the truth of a tensor, or None."""
 
     out: OutputGraph
+    truth: Callable[[Tensor], Any]
     known: dict[int, _Late] = field(default_factory=dict)
 
     def read(self, tensor: Tensor) -> Any:
@@ -76,6 +77,9 @@ class LateNumbers:
             for value in args if isinstance(function, _C) else ():
                 self.check(value)
             return function(*args, **kwargs)  # what it asks of the number raises
+        compared = None if kwargs else self._compared(function, args)
+        if compared is not None and (truth := self.truth(compared)) is not None:
+            return truth
         rule = next((r for f, r in _RULES if f is function), None)
         if rule is None or kwargs or not all(type(a) in (int, float, torch.SymInt, torch.SymFloat) for a in args):
             raise GraphBreak(READ)
@@ -114,6 +118,30 @@ class LateNumbers:
             raise found.chosen
 
     # ---- parts ----
+
+    def _compared(self, function: Any, args: tuple[Any, ...]) -> Tensor | None:
+        """A comparison of two numbers, one of which is late, or a question about one, as a tensor; None of anything else, or where it is not exact."""
+        asked = next((g for f, g in _ASKED if f is function), None)
+        if asked is not None and len(args) == 1:
+            return self._call(asked, *args)
+        flipped = next((g for f, g in _COMPARED if f is function), None)
+        if flipped is None or not all(type(a) in (int, float, torch.SymInt, torch.SymFloat) for a in args):
+            return None
+        for value in args:
+            self.check(value)
+            if (
+                type(value) is int
+                and abs(value) > _EXACT
+                or type(value) is torch.SymInt
+                and self.out.read.is_read(value)
+            ):
+                return None
+        first, second = (float(a) if type(a) is int else a for a in args)
+        if self.tensor_of(first) is None:
+            function, first, second = flipped, second, first
+        with torch.no_grad():
+            given = second if type(second) is float else self._tensor(second)
+            return self.out.call_function(function, (self.tensor_of(first), given), {})  # type: ignore[no-any-return]
 
     def _as_chosen(self, made: Any, *args: Any) -> Any:
         for found in (self.known[id(a)] for a in args if id(a) in self.known):
@@ -190,6 +218,13 @@ _RULES: list[tuple[Any, Callable[..., Any]]] = [
     (float, lambda late, x: x),
     (math.sqrt, LateNumbers._root),
 ]
+# Comparisons, and what they are with their operands exchanged.
+_COMPARED: list[tuple[Any, Any]] = [
+    *[(operator.lt, operator.gt), (operator.gt, operator.lt), (operator.le, operator.ge), (operator.ge, operator.le)],
+    *[(operator.eq, operator.eq), (operator.ne, operator.ne)],
+]
+_ASKED: list[tuple[Any, Any]] = [(math.isnan, torch.isnan), (math.isinf, torch.isinf), (math.isfinite, torch.isfinite)]
+_EXACT = 2**53  # integers up to here are floats
 _NEVER_NEGATIVE = frozenset(["norm", "vector_norm", "linalg_vector_norm", "abs", "sqrt", "square", "exp"])
 _C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType, type)
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ..errors import GraphBreak
 from ..state import Interpreter
+from ..torch_private.symbols import unknown_int
 from ..values.kinds import isinstance
 from .sym_nodes import to_expr
 
-__all__ = ["check_relation", "read_list", "read_number", "with_numbers"]
+__all__ = ["check_relation", "read_list", "read_number", "read_truth", "with_numbers"]
 
 _WHOLE = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
 _READ = "a tensor's value is read (.item()) in a graph that takes gradients"
@@ -38,6 +39,19 @@ def read_number(vm: Interpreter, tensor: Tensor) -> Any:
     refused = GraphBreak(_READ)
     refused.frames, refused.split = here.frames, here.split
     return vm.out.read.number(vm.out, tensor, made, refused)
+
+
+def read_truth(vm: Interpreter, tensor: Tensor) -> Any:
+    """`bool(tensor)` as a symbol; None where there can be none."""
+    if not vm.out.is_known(tensor) or not vm.dynamic.may_be_late() or any(n != 1 for n in tensor.shape):
+        return None
+    with torch.no_grad():
+        made = vm.out.call_method("reshape", (tensor, ()), {}) if tensor.dim() else tensor
+        made = vm.out.call_function(torch.ne, (made, 0), {})
+    symbol = unknown_int(vm.out.shape_env, 0, 1)
+    vm.out.read.late[symbol.node.expr] = vm.out.call_method("to", (made, torch.int64), {}), symbol
+    vm.out.read.truths[symbol.node.expr] = made
+    return symbol != 0
 
 
 def read_list(vm: Interpreter, tensor: Tensor, method: str = "tolist") -> Any:

@@ -35,9 +35,9 @@ class ReadSizes:
         self._first: GraphBreak | None = None  # where a number was read first
         self._numbers: dict[tuple[int, int], Any] = {}  # by the tensor, which the graph keeps, and its version
         self._shown: dict[sympy.Symbol, tuple[fx.Node, int | None, Any]] = {}
-        self.late: dict[
-            sympy.Symbol, tuple[Tensor, Any]
-        ] = {}  # those that are read where they are first asked for, of 0-dim tensors
+        # Those that are read where they are first asked for, of 0-dim tensors.
+        self.late: dict[sympy.Symbol, tuple[Tensor, Any]] = {}
+        self.truths: dict[sympy.Symbol, Tensor] = {}  # the truths among them, as tensors of bool
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """`function(*args, **kwargs)`; a capture without symbols gets them with the first size that values decide."""

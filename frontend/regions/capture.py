@@ -96,6 +96,8 @@ def captured(vm: Interpreter, what: str, function: Any, args: Sequence[Any], giv
             raise GraphBreak(f"{what} gives something else than tensors")
         if aside.writes():
             raise GraphBreak(f"{what} writes to a tensor that it did not make")
+        if vm.branches.choices.is_written(vm):
+            raise GraphBreak(f"{what} writes to a tensor that is one of two, by a tensor's value")
         results = owned(vm, what, leaves, aside.tensors())
         module, reads = aside.finish(results)
         if not all(isinstance(r, Tensor) for r in reads):

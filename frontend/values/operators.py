@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..branches.truths import as_operand, truth_of
 from ..calls.visibility import check_key, check_operands, check_text, check_visible, is_same, refuse_opaque
 from ..errors import GraphBreak, Unsupported
 from ..graph.read_numbers import with_numbers
@@ -70,6 +71,8 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         rely_on_method(vm, f"__{name}__" if isinstance(left, Tensor) else f"__r{name}__")
         if symbol[-1] == "=":
             rely_on_method(vm, f"__i{name}__")
+        if symbol[0] in "&|^":
+            left, right = (as_operand(vm, a, b) for a, b in ((left, right), (right, left)))
         result = _of_the_other(vm, name, left, right)
         return vm.out.call_function(function, (left, right), {}) if result is NotImplemented else result
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
@@ -206,7 +209,8 @@ def _compare_dicts(vm: Interpreter, symbol: str, left: dict[Any, Any], right: di
 def unary(vm: Interpreter, symbol: str, value: Any) -> Any:
     """`symbol value`."""
     if symbol == "not":
-        return not vm.truth(value)
+        truth = truth_of(vm, value)
+        return torch.sym_not(truth) if type(truth) is torch.SymBool else not truth
     function, method = UNARY[symbol]
     if isinstance(value, Tensor):
         rely_on_method(vm, method)
@@ -402,6 +406,8 @@ def _as_key(vm: Interpreter, obj: Any, key: Any) -> Any:
 
 
 def _as_number(vm: Interpreter, value: Any) -> Any:
+    if type(value) is torch.SymBool:
+        return vm.truth(value)
     index = objects.find_method(type(value), "__index__") if not isinstance(value, Tensor) else None
     return value if index is None else vm.call(index, (value,), {})
 

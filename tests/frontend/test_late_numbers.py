@@ -139,13 +139,13 @@ CAPTURED = [
     *(scaled, kept, summed, by_float, clipped, operands, numbers_in_tensors, written_to, not_finite),
     with_gradients,
     behind_a_branch,
+    compared,
 ]
 BROKEN = [
     asked_for_its_type,
     handed_on,
     the_same_object,
     of_other_dtypes,
-    compared,
     as_text,
     whole,
     asked,

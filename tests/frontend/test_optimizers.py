@@ -321,7 +321,7 @@ def test_a_scaler_skips_steps_that_are_not_finite():
     compile = compile_into(logs)
 
     torch.testing.assert_close(train(compile), train(lambda function: function), equal_nan=True)
-    assert all(b.reason.startswith("a tensor's value is read (.item())") for b in logs[0].breaks) and logs[0].breaks
+    assert all("depends on a tensor's value" in b.reason for b in logs[0].breaks) and logs[0].breaks
 
 
 def test_a_closure_runs_in_eager_where_the_optimizer_decides_by_values():
