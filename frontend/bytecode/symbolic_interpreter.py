@@ -51,7 +51,7 @@ from ..values.identity import PLAIN_KINDS
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
-from ..values.protocol import checked_iterator
+from ..values.protocol import checked_iterator, items_by_index
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
 from ..values.user import UserState
 from . import closing, exceptions
@@ -520,23 +520,11 @@ class SymbolicInterpreter:
         if objects.lookup(type(value), "__iter__")[1] is None:
             getter = objects.find_method(type(value), "__getitem__")
             if getter is not None:
-                return self._sequence(getter, value)
+                return items_by_index(self, getter, value)
         items = self.user.items_of(value)
         if items is None:
             refuse_opaque(self, value, "iteration")
         return self.native(iter, value if items is None else items)
-
-    def _sequence(self, getter: Any, value: Any) -> Any:
-        index = 0
-        while True:
-            try:
-                item = self.call(getter, (value, index), {})
-            except UserRaise as raised:
-                if isinstance(raised.value, IndexError):
-                    return
-                raise
-            yield item
-            index += 1
 
     def advance(self, iterator: Any) -> tuple[bool, Any]:
         """(True, next value), or (False, None) at the end."""

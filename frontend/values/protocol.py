@@ -6,7 +6,9 @@ C methods of the operands are asked through their own slots, which never call ba
 
 from __future__ import annotations
 
+import itertools
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from ..calls.visibility import check_operands, refuse_opaque
@@ -16,7 +18,7 @@ from ..state import Interpreter
 from . import object as objects
 from .kinds import isinstance
 
-__all__ = ["binary_by_methods", "checked_iterator", "compare_by_methods", "is_written_in_python"]
+__all__ = ["binary_by_methods", "checked_iterator", "compare_by_methods", "is_written_in_python", "items_by_index"]
 
 _NUMBERS = (int, float, complex)
 _SEQUENCES = (list, tuple, str, bytes, bytearray)
@@ -140,3 +142,15 @@ def _compare_once(vm: Interpreter, symbol: str, owner: Any, operand: Any, name: 
             check_operands(vm, (owner, operand), f"`{symbol}`")
         return vm.native(method, owner, operand)
     raise GraphBreak(f"`{symbol}` finds a method of {type(owner).__qualname__} of an unusual kind")
+
+
+def items_by_index(vm: Interpreter, getter: Any, value: Any) -> Iterator[Any]:
+    """What `__getitem__` gives of 0, 1, 2 and so on, up to IndexError: how old sequences are iterated."""
+    for index in itertools.count():
+        try:
+            item = vm.call(getter, (value, index), {})
+        except UserRaise as raised:
+            if isinstance(raised.value, IndexError):
+                return
+            raise
+        yield item
