@@ -105,10 +105,17 @@ def LOAD_BUILD_CLASS(vm: Interpreter, frame: Frame, _: Any) -> None:
 
 
 def STORE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
-    vm.effects.globals[id(frame.globals), name] = (frame.globals, frame.pop())
+    if vm.is_created(frame.globals):
+        frame.globals[name] = frame.pop()
+    else:
+        vm.effects.globals[id(frame.globals), name] = (frame.globals, frame.pop())
 
 
 def DELETE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
+    if vm.is_created(frame.globals):
+        if frame.globals.pop(name, NULL) is NULL:
+            raise exceptions.name_error(name)
+        return
     written = vm.effects.globals.get((id(frame.globals), name))
     if written is None and name not in frame.globals or written is not None and written[1] is DELETED:
         raise exceptions.name_error(name)

@@ -335,7 +335,7 @@ class SymbolicInterpreter:
         rely_on_definition(self, function)
         fast = functions.bind(self, function, args, kwargs)
         frame = Frame(function, fast)
-        frame.direct = direct
+        frame.direct = direct and not self.is_created(frame.globals)
         if function.__closure__:
             source = None if self.is_created(function) else self.user.source_of(function)
             for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__, strict=True)):

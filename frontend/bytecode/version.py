@@ -10,3 +10,7 @@ V312 = sys.version_info >= (3, 12)
 V313 = sys.version_info >= (3, 13)
 METHOD_SLOT_FIRST = not V313  # the empty slot of a call lies below the callable
 CLOSE_RETURNS = V313  # `generator.close()` gives what the generator returns
+KEEPS_LOCALS = sys.version_info < (
+    3,
+    13,
+)  # what `exec` stores beside a function's variables is there for the next `exec`

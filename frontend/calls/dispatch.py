@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_dict
+from ..classes import code_text, making
 from ..classes import library as class_library
-from ..classes import making
 from ..distributed import collectives, wrappers
 from ..entry import messages
 from ..errors import GraphBreak, Unsupported, UserRaise
@@ -593,4 +593,5 @@ fill(
     python_random.ROWS,
     making.ROWS,
     class_library.ROWS,
+    code_text.ROWS,
 )

@@ -13,7 +13,7 @@ from ..values.kinds import isinstance
 from .bare import bare_class, written_slots
 from .making import functions_of
 
-__all__ = ["escapes", "made_again"]
+__all__ = ["check_globals", "escapes", "made_again"]
 
 _STRUCTURE = ("__module__", "__slots__")  # what `type.__new__` has to know
 _OF_ABSTRACT = ("_abc_impl", "__abstractmethods__")
@@ -24,7 +24,13 @@ def escapes(vm: Interpreter, cls: type, why: str) -> Unsupported:
     return _placed(vm, cls, Unsupported(f"a class is defined inside the captured code that outlives it, and {why}"))
 
 
-def _placed(vm: Interpreter, cls: type, error: Unsupported) -> Unsupported:
+def check_globals(vm: Interpreter, names: dict[str, Any]) -> None:
+    """Raise Unsupported, in front of the `exec`, for a function or generator that outlives the graph and has these globals."""
+    if vm.is_created(names):
+        raise _placed(vm, names, Unsupported("a function that exec has defined outlives the graph"))
+
+
+def _placed(vm: Interpreter, cls: Any, error: Unsupported) -> Unsupported:
     """The break at the statement that makes the class."""
     if error.split is None and id(cls) in vm.definitions.made:
         error.split, error.frames = vm.definitions.made[id(cls)]

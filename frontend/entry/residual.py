@@ -24,7 +24,7 @@ from ..bytecode.generator import InterpretedGenerator
 from ..calls.contexts import Scope
 from ..calls.library import methodcaller_parts
 from ..calls.visibility import is_opaque_type
-from ..classes.rebuild import escapes, made_again
+from ..classes.rebuild import check_globals, escapes, made_again
 from ..errors import Unsupported
 from ..gradients.grads import is_unchanged
 from ..guards.emitter import Emitter
@@ -459,6 +459,7 @@ class Residual:
     def _function(self, value: types.FunctionType) -> str:
         if not self.vm.is_created(value):
             return self.emit.constant(value, value.__name__)
+        check_globals(self.vm, value.__globals__)
         cells = [self.cell(c) for c in value.__closure__ or ()]
         defaults = self.value(value.__defaults__) if value.__defaults__ else "None"
         closure = f"({', '.join(cells)},)" if cells else "None"

@@ -9,6 +9,7 @@ from typing import Any
 from ..bytecode.frame import NULL, Lasti, Saved, kinds_of
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.resume import free_names, generator_code
+from ..classes.rebuild import check_globals
 from ..errors import Unsupported
 
 __all__ = ["generator", "iterator"]
@@ -50,6 +51,7 @@ def generator(residual: Any, generator: InterpretedGenerator) -> str:
         cells.get(n) or f"{residual.emit.constant(types.CellType, 'CellType')}()" for n in free_names(code)
     )
     make = residual.emit.constant(types.FunctionType, "FunctionType")
+    check_globals(residual.vm, frame.globals)
     parts = f"{residual.emit.constant(code, 'code')}, {residual.emit.constant(frame.globals, 'globals')}"
     function = f"{make}({parts}, {frame.code.co_name!r}, None, ({closure}{',' if closure else ''}))"
     name = residual._fresh(generator, f"{function}({', '.join(values)})")

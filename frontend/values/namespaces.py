@@ -62,6 +62,9 @@ def load_global(vm: Interpreter, frame: Frame, name: str) -> Any:
     namespace = frame.globals
     if vm.effects.read is not None:
         vm.effects.read["global", id(namespace), name] = namespace
+    made = vm.is_created(namespace)
+    if made and name in namespace:
+        return namespace[name]
     written = vm.effects.globals.get((id(namespace), name))
     if written is not None:
         if written[1] is DELETED:
@@ -71,7 +74,7 @@ def load_global(vm: Interpreter, frame: Frame, name: str) -> Any:
         return load_global_value(vm, namespace, name, namespace.get("__name__", "module"))
     found = namespace.get("__builtins__", builtins)
     found = found if isinstance(found, dict) else found.__dict__
-    if name not in found or not vm.is_library(namespace.get("__name__")):
+    if not made and (name not in found or not vm.is_library(namespace.get("__name__"))):
         vm.guards.add("missing", Const(namespace, namespace.get("__name__", "module")), name)
     if name not in found:
         raise exceptions.name_error(name)
