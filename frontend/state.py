@@ -104,6 +104,7 @@ class Interpreter(Protocol):
     overrides: Any  # `subclasses.overrides.Overrides`
     branches: Any  # `branches.branches.Branches`
     side: Any  # `branches.sides.Side`, while one runs
+    texts: Any  # `values.text.Texts`
     steps_of: Any  # `bytecode.opcodes.steps_of`
     stop_at: int
     recipes: dict[int, tuple[Any, ...]]

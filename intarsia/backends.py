@@ -59,6 +59,9 @@ def eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., An
     return gm.forward
 
 
+eager.takes_floats = eager.takes_gradients = True  # type: ignore[attr-defined]
+
+
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the graph after torch's AOTAutograd, operator by operator: shows whether a fault lies before the passes."""
     return torch_backend("aot_eager")(gm, list(example_inputs))  # type: ignore[no-any-return]
@@ -74,7 +77,9 @@ def register_backend(fn: Backend | None = None, name: str | None = None, tags: S
     """Make `backend="name"` call `fn`; also a decorator, with and without arguments.
 
     Args:
-        fn: `(fx.GraphModule, example_inputs, **options) -> callable`.
+        fn: `(fx.GraphModule, example_inputs, **options) -> callable`. With an attribute `takes_floats` that is True, graphs may have
+            symbolic floats among their inputs, and sizes and numbers that values decide; with `takes_gradients`, nodes that call
+            `torch.autograd.grad`. Without them the graph ends there.
         name: its name; by default the function's own.
         tags: backends tagged "debug" or "experimental" are not listed by default.
 
@@ -197,7 +202,10 @@ def _checked(backend: Backend, name: str) -> Backend:
 
     # Backends of torch's that trace through AOTAutograd find the symbols of sizes in fake tensors only.
     call.real_inputs = not (name in ("inductor", "cudagraphs") or name.startswith("aot_"))  # type: ignore[attr-defined]
-    call.takes_gradients = backend is eager  # type: ignore[attr-defined]  # AOTAutograd makes nothing of `frontend/gradients/nodes.py`
+    # A backend that runs graphs as they are says so: numbers as inputs, sizes that values decide, gradients as nodes of the graph
+    # (AOTAutograd makes nothing of `frontend/gradients/nodes.py`).
+    for name_of in ("takes_floats", "takes_gradients"):
+        setattr(call, name_of, getattr(backend, name_of, False))
     return call
 
 

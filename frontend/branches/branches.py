@@ -22,10 +22,11 @@ from ..torch_private.fake import data_dependent_errors
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .asked import number_asked
-from .checks import CHECK, Refused
+from .checks import CHECK
 from .flow import join_of
 from .loop_shape import Shape
 from .loops import Loops
+from .refused import Refused
 from .selects import Choices, pieces_of, taken, unequal, why_not
 from .sides import Plan, Prevented, run_side
 from .truths import tensor_of_truth
@@ -94,7 +95,7 @@ class Branches:
         """Raises Refused where what was chosen can be told from what eager gives."""
         reason = self.choices.refusal(vm, results)
         if reason is not None:
-            raise Refused(reason, branches=True)
+            raise Refused(reason, "branches")
 
     def _run(self, vm: Interpreter, frame: Frame, predicate: Tensor, true: int, false: int) -> str | None:
         leaving = self.loops.leaving
@@ -123,7 +124,7 @@ class Branches:
             try:
                 return self._branch(vm, frame, stays, (test.stay, test.leave), leaving.cut)
             except Prevented as prevented:
-                raise Refused(prevented.reason, loops=True) from None
+                raise Refused(prevented.reason, "loops") from None
 
     def _branch(
         self, vm: Interpreter, frame: Frame, predicate: Tensor, ways: tuple[int, int], cut: frozenset[tuple[int, int]]
@@ -160,7 +161,7 @@ class Branches:
             except Prevented as prevented:
                 tried, reason, written = prevented, prevented.reason, first.writes()
         if written or state.is_changed():
-            raise Refused(f"a side of a branch writes to what was there before: {reason or frame.line}", branches=True)
+            raise Refused(f"a side of a branch writes to what was there before: {reason or frame.line}", "branches")
         if reason is None:
             ends = [run_side(vm, frame, way, joins) for way in ways]
             chosen = self.choices.choose(vm, predicate, [tuple(end.at(path) for end in ends) for path in plan.paths])

@@ -22,22 +22,14 @@ from ..values.kinds import isinstance
 from .asked import number_asked
 from .flow import always_raises
 from .random_state import devices_of
+from .refused import Refused
 
 if TYPE_CHECKING:
     from ..entry.residual import Residual
 
-__all__ = ["CHECK", "Checks", "Refused"]
+__all__ = ["CHECK", "Checks"]
 
 CHECK = "control flow depends on a tensor's value"
-
-
-class Refused(BaseException):  # what handles errors of capture lets it pass
-    """The graph does more than a check allows: capture starts again and breaks at the first one."""
-
-    def __init__(self, reason: str, branches: bool = False, loops: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.branches, self.loops = branches, loops  # whether it is no check, but a branch of another kind, or a loop
 
 
 class Checks:

@@ -33,10 +33,10 @@ from ..state import Interpreter
 from ..torch_private.regions import WHILE_LOOP
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
-from .checks import Refused
 from .loop_memory import Sharing, sharing
 from .loop_shape import Shape, shape_of
 from .loop_state import Counter, Kinds, State, Surroundings
+from .refused import Refused
 from .selects import is_cheap, name_of, pieces_of, taken
 from .sides import Prevented, Side
 from .truths import as_tensor, tensor_of_truth
@@ -116,12 +116,12 @@ class Loops:
         try:
             ended = loop.record()
             if surroundings.changed():
-                raise Refused("the loop changes something that the program sees", loops=True)
+                raise Refused("the loop changes something that the program sees", "loops")
             return ended, None if loop.same_end else (loop.first, loop.last_test)
         except (Prevented, GraphBreak) as error:
             loop.give_back()
             if surroundings.changed() or loop.written:
-                raise Refused(str(error), loops=True) from None
+                raise Refused(str(error), "loops") from None
             if isinstance(error, GraphBreak):
                 raise Prevented(error.reason) from None
             raise

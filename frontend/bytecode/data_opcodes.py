@@ -20,6 +20,7 @@ from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import load_cell, load_global, store_cell
+from ..values.text import Text, late_text
 from . import closing, exceptions
 from .frame import NULL, Frame
 from .unpacking import as_dict, taken
@@ -252,7 +253,9 @@ def BUILD_CONST_KEY_MAP(vm: Interpreter, frame: Frame, n: int) -> None:
 
 
 def BUILD_STRING(vm: Interpreter, frame: Frame, n: int) -> None:
-    frame.push("".join(frame.pops(n)))
+    parts = frame.pops(n)
+    late = any(type(part) is Text for part in parts)
+    frame.push(late_text(vm, str.join, ("", parts), {}) if late else "".join(parts))
 
 
 def BUILD_SLICE(vm: Interpreter, frame: Frame, n: int) -> None:

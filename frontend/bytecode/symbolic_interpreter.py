@@ -53,6 +53,7 @@ from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
 from ..values.protocol import checked_iterator, items_by_index
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
+from ..values.text import Texts
 from ..values.user import UserState
 from . import closing, exceptions
 from .frame import Frame, Lasti
@@ -111,7 +112,7 @@ class SymbolicInterpreter:
         self.splits = False  # whether the capture may end at a graph break
         self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
         self.gradients = Inside()
-        self.checks = Checks()
+        self.checks, self.texts = Checks(), Texts()
         self.branches = Branches()
         self.side: Side | None = None  # of a branch that is being run
         self.steps_of = steps_of
@@ -362,6 +363,7 @@ class SymbolicInterpreter:
         except self.unknown as error:
             return retried(self, error, function, args, kwargs)
         except Exception as error:
+            self.texts.check(function, args, kwargs)
             if self.carried is not None and self.carried.error is error:
                 raise UserRaise(self.carried.restore()) from None
             raise UserRaise(exceptions.cleaned(error, self.outer_error)) from None
@@ -547,11 +549,9 @@ class SymbolicInterpreter:
             return list(value)
         iterator = self.iterate(value)
         out: list[Any] = []
-        while True:
-            more, item = self.advance(iterator)
-            if not more:
-                return out
-            out.append(item)
+        while (step := self.advance(iterator))[0]:
+            out.append(step[1])
+        return out
 
     def load_attr(self, obj: Any, name: str) -> Any:
         """`obj.name`."""

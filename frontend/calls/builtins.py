@@ -34,6 +34,8 @@ from ..subclasses.tensors import as_subclass
 from ..torch_private.fake import FakeTensor
 from ..torch_private.functions import (
     ASSOCIATIVE_SCAN,
+    CHECK_TENSOR_ALL,
+    CHECK_WITH,
     DISPATCH_MODES,
     FUNCTION_MODES,
     IS_COMPILING,
@@ -54,6 +56,7 @@ from ..values.identity import PLAIN_KINDS, Identity
 from ..values.kinds import HEAP_TYPE, isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
+from ..values.text import Text, is_late, late_text
 from . import higher_order, tables, torch_rules
 from .contexts import RealContext
 from .registry import Rows, Then
@@ -296,8 +299,12 @@ def _text(name: str, function: Any) -> Any:
         if not args or kwargs:
             return vm.native(function, *args, **kwargs)
         value = args[0]
-        if isinstance(value, Tensor):
-            raise GraphBreak("a tensor is printed or formatted")
+        if is_late(vm, value):
+            return value if type(value) is Text and function is str else late_text(vm, function, args, {})
+        if function is str and isinstance(value, BaseException):
+            args_of = vm.load_attr(value, "args")
+            if len(args_of) == 1 and type(args_of[0]) is Text and objects.lookup(type(value), name)[1] is BaseException:
+                return args_of[0]
         names = (name, "__repr__") if name == "__str__" else (name,)
         for special in names:
             method = objects.find_method(type(value), special)
@@ -318,8 +325,8 @@ ROWS.rule(repr)(_text("__repr__", repr))
 
 @ROWS.rule(format)
 def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
-    if isinstance(value, Tensor):
-        raise GraphBreak("a tensor is formatted")
+    if is_late(vm, value):
+        return value if type(value) is Text and spec == "" else late_text(vm, format, (value, spec), {})
     method = objects.find_method(type(value), "__format__")
     if method is not None and not vm.is_library(method.__module__):
         return vm.call(method, (value, spec), {})
@@ -327,6 +334,13 @@ def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
         return _str(vm, value)
     check_operands(vm, (value,), "format()")
     return vm.native(format, value, spec)
+
+
+@ROWS.rule(str.join)
+def _join(vm: Interpreter, separator: Any, items: Any) -> Any:
+    items = vm.listed(items)
+    late = any(type(item) is Text for item in items)
+    return late_text(vm, str.join, (separator, items), {}) if late else vm.native(str.join, separator, items)
 
 
 ROWS.rule(object.__getattribute__)(lambda vm, obj, name: objects.generic_attr(vm, obj, type(obj), name))
@@ -379,10 +393,27 @@ ROWS.rule(torch.compiler.cudagraph_mark_step_begin)(lambda vm: None)
 ROWS.rule(torch.compiler.allow_in_graph)(lambda vm, function: function)
 ROWS.rule(IS_SCRIPTING)(lambda vm: False)
 ROWS.rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message, ASSERTED))
-ROWS.rule(torch._check)(lambda vm, cond, message=None: None if check_relation(vm, cond) else _assert(vm, cond, ""))
 ROWS.rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
 ROWS.rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
 ROWS.rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
+
+
+@ROWS.rule(CHECK_WITH)
+def _check_with(vm: Interpreter, error_type: Any, cond: Any, message: Any = None) -> Any:
+    """`torch._check` and its kin."""
+    if check_relation(vm, cond):
+        return None
+    truth = vm.truth(cond) if isinstance(cond, torch.SymBool) else cond
+    return Then(CHECK_WITH, (error_type, truth, message), {}, body=True)
+
+
+@ROWS.rule(CHECK_TENSOR_ALL)
+def _check_tensor_all(vm: Interpreter, error_type: Any, cond: Any, message: Any = None) -> Any:
+    """A check of all elements of a tensor."""
+    if not isinstance(cond, Tensor) or cond.dtype is not torch.bool:
+        return Then(CHECK_TENSOR_ALL, (error_type, cond, message), {}, body=True)  # an error
+    truth = vm.decision(vm.call(torch.all, (cond,), {}), ASSERTED)
+    return Then(CHECK_WITH, (error_type, truth, message), {})
 
 
 @ROWS.rule(DISPATCH_MODES)

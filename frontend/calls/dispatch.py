@@ -39,6 +39,7 @@ from ..values.function import trampoline
 from ..values.kinds import isinstance
 from ..values.sets import check_history
 from ..values.tensor import TensorMethod, is_method_descriptor
+from ..values.text import is_late, late_format
 from . import builtins as rules
 from . import contexts, library, marks, natives, optimizers, order, pickles, tables, torch_rules
 from .contexts import is_torch_context
@@ -340,6 +341,8 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
         kwargs = {k: trampoline(vm, a) if _is_callback(vm, a) else a for k, a in kwargs.items()}
     if function is filter and args[:1] == (None,):
         args = (trampoline(vm, bool), *args[1:])
+    if row.writes and is_late(vm, [*args, *kwargs.values()]):
+        return late_format(vm, function, args, kwargs)
     if row.writes:
         check_text(vm, [*args, *kwargs.values()])
     if row.maps:

@@ -26,6 +26,7 @@ from ..state import Interpreter
 from ..values.constant import is_constant, is_single
 from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 from ..values.object import find_method
+from ..values.text import Text
 
 __all__ = [
     "check_key",
@@ -104,7 +105,7 @@ def check_visible(vm: Interpreter, values: Any, who: str, depth: int = 0) -> Non
 
 def check_text(vm: Interpreter, value: Any, depth: int = 0) -> None:
     """Before C code writes a value as text: tensors have no values yet, and exceptions of the caller's are guarded."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) or type(value) is Text:
         raise GraphBreak("a tensor is printed or formatted")
     if isinstance(value, BaseException):
         more = isinstance(value, OSError | SyntaxError | UnicodeError | ImportError | BaseExceptionGroup)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..branches import random_state
-from ..branches.checks import Refused
+from ..branches.refused import Refused
 from ..breaks import breaks
 from ..breaks.breaks import Break, Restart, Stop, Suspended
 from ..breaks.pieces import Family, Piece
@@ -175,7 +175,7 @@ def capture_bound(
     `keep` chooses among the guards (`guards.filters`).
     """
     asked = None if checks else ""
-    return _Attempt(target, parameters, values, dynamic, marks, family, refused=asked, keep=keep).first()
+    return _Attempt(target, parameters, values, dynamic, marks, family, keep=keep, refused={"checks": asked}).first()
 
 
 _ATTEMPTS = 6
@@ -195,9 +195,9 @@ class _Attempt:
     hooks: bool = False  # whether a module's call is captured as a whole
     views: bool = True  # whether the generated function makes results that are views, and not the graph
     outside: bool = False  # whether backward comes to hooks of the program's behind the graph
-    refused: str | None = ""  # why the graph takes no checks
-    unbranched: str | None = None  # why it takes no other branches
-    unlooped: str | None = None  # why it takes no loops
+    refused: dict[str, str | None] = field(
+        default_factory=dict
+    )  # why the graph takes no checks, branches, loops, texts
     keep: GuardFilter | None = None
 
     def first(self) -> Capture:
@@ -208,8 +208,7 @@ class _Attempt:
             try:
                 return self.run(stop)
             except Refused as refused:
-                name = "unlooped" if refused.loops else "unbranched" if refused.branches else "refused"
-                setattr(self, name, refused.reason)
+                self.refused[refused.what] = refused.reason
                 stop = None
             except CaptureError as error:
                 if isinstance(error, HooksOutside) and not self.outside:
@@ -232,7 +231,14 @@ class _Attempt:
         vm.splits, vm.exporting = self.family is not None, self.exporting
         vm.gradients.outside = self.outside
         vm.guards.keep = None if self.keep is None else functools.partial(kept, self.keep, self.values)
-        vm.checks.refused, vm.branches.refused, vm.branches.loops.refused = self.refused, self.unbranched, self.unlooped
+        takers: dict[str, Any] = {
+            "checks": vm.checks,
+            "branches": vm.branches,
+            "loops": vm.branches.loops,
+            "texts": vm.texts,
+        }
+        for what, reason in self.refused.items():
+            takers[what].refused = reason
         vm.label = "".join(
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
             for p in _definition(self.target)
@@ -446,6 +452,7 @@ def _finish(
     body.post[:0] = settle(vm, body)
     outputs = body.outputs
     body.post[:0] = vm.inferred.statements(outputs, emit)
+    vm.texts.sweep(vm.out, outputs)
     module = vm.out.finish(outputs)
     repeatable = is_repeatable(vm)
     module.meta["gradients"] = body.gradients

@@ -22,6 +22,7 @@ from ..guards.source import Attr, Const
 from ..runtime.hidden_frames import caller
 from ..state import Interpreter
 from ..values.kinds import isinstance
+from ..values.text import Text, copied
 
 __all__ = ["check"]
 
@@ -97,7 +98,7 @@ def _warn(
     if isinstance(message, Warning):
         category = type(message)
     category = UserWarning if category is None else category
-    usual = isinstance(category, type) and issubclass(category, Warning) and isinstance(message, str | Warning)
+    usual = isinstance(category, type) and issubclass(category, Warning) and isinstance(message, str | Text | Warning)
     if more or not usual:
         raise GraphBreak("a warning is given in an unusual way")
     where = _place(vm, int(stacklevel))
@@ -105,7 +106,7 @@ def _warn(
     vm.guards.add("equals", Attr(_WARNINGS, "defaultaction"), warnings.defaultaction)  # type: ignore[attr-defined]
     for name in _SHOWS:
         vm.guards.add("is", Attr(_WARNINGS, name), getattr(warnings, name))
-    action = _action(str(message), category, where)
+    action = _action(message if isinstance(message, Text) else str(message), category, where)
     if action == "ignore":
         return
     seen = any(getattr(warnings, name) is not original for name, original in _SHOWS.items())
@@ -116,11 +117,16 @@ def _warn(
     vm.effects.calls.append((_Warning(where), given, {}))
 
 
-def _action(text: str, category: type[Warning], where: Place | int) -> str:
+def _action(text: str | Text, category: type[Warning], where: Place | int) -> str:
     """What the filters say of a warning; where its line is not known, the gravest that they may say."""
     for action, message, kind, module, line in warnings.filters:
-        if not issubclass(category, kind) or message is not None and not message.match(text):  # type: ignore[attr-defined]
+        if not issubclass(category, kind):
             continue
+        if message is not None:
+            if isinstance(text, Text):
+                raise GraphBreak("a warning with a tensor in it is given, and the filters look at its text")
+            if not message.match(text):  # type: ignore[attr-defined]
+                continue
         if isinstance(where, int):
             if action == "error" or module is None and line == 0:
                 return action
@@ -164,7 +170,8 @@ def _log(vm: Interpreter, logger: Any, level: Any, message: Any, *args: Any, **k
         return
     if vm.splits and process_state.ask(vm, _is_seen, (logger,), {}):
         raise GraphBreak("a message goes to a handler of the program's")
-    vm.effects.calls.append((_Record(_place(vm, stacklevel)), (logger, level, message, *args), kwargs))
+    given = copied(vm, (message, *args))
+    vm.effects.calls.append((_Record(_place(vm, stacklevel)), (logger, level, *given), kwargs))
 
 
 def _is_seen(logger: logging.Logger) -> bool:

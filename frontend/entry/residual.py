@@ -44,6 +44,7 @@ from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.object import find_method, is_data_descriptor
 from ..values.tensor import TensorMethod
+from ..values.text import Text
 from .effects import DELETED
 from .entry import Message
 from .replay import REDUCED, change_set, forget, put, refill, refill_dict, remake_set, set_changes, slots_of
@@ -451,6 +452,11 @@ class Residual:
         parts += [f"{k}={self.value(v)}" for k, v in value.keywords.items()]
         return self._fresh(value, f"{self.emit.constant(functools.partial, 'partial')}({', '.join(parts)})")
 
+    def _text(self, value: Text) -> str:
+        value = value.made()
+        parts = [*map(self.value, value.args), *(f"{k}={self.value(v)}" for k, v in value.kwargs.items())]
+        return self._fresh(value, f"{self.emit.constant(value.function, 'text')}({', '.join(parts)})")
+
     def _method_caller(self, value: Any) -> str:
         kind, args, keywords = methodcaller_parts(value)
         parts = [*map(self.value, args), *(f"{k}={self.value(v)}" for k, v in keywords.items())]
@@ -575,5 +581,6 @@ _BUILDERS: dict[type, Any] = {
     weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
     **dict.fromkeys((io.StringIO, io.BytesIO), Residual._stream),
     Identity: lambda r, v: r._fresh(v, f"{r.emit.constant(id, 'id_of')}({r.value(v.value)})"),
+    Text: Residual._text,
     TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
 }

@@ -30,6 +30,8 @@ GRAPH_BREAK: Any = dynamo.graph_break
 ASSOCIATIVE_SCAN = associative_scan
 SIZE_MARKS = (dynamo.mark_static_address, dynamo.mark_dynamic)
 ASSERT_ASYNC: Any = torch._assert_async
+CHECK_WITH: Any = torch._check_with
+CHECK_TENSOR_ALL: Any = torch._check_tensor_all_with
 
 # torch's own `nn.Module.__call__`: a program, or torch.fx while it traces, may put another in its place.
 MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl

@@ -11,6 +11,7 @@ from ..errors import GraphBreak
 from ..state import Interpreter
 from .constant import is_constant
 from .container import InstanceDict
+from .text import Text
 
 __all__ = ["PLAIN_KINDS", "Identity"]
 
@@ -66,4 +67,4 @@ for _name in (
 
 # What the program takes stand-ins for.
 PLAIN_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-PLAIN_KINDS |= {InstanceDict: dict, Identity: int}
+PLAIN_KINDS |= {InstanceDict: dict, Identity: int, Text: str}

@@ -65,6 +65,8 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         value = vm.overrides.load(obj, name) if vm.overrides.is_marked(obj) else NotImplemented
         return load_tensor_attr(vm, obj, name) if value is NotImplemented else value
     kind = type(obj)
+    if name == "__class__" and vm.is_frontend_class(kind):
+        return vm.type_of(obj)
     if name == "__context__" and isinstance(obj, BaseException) and obj.__context__ is None:
         first_context(vm)
     if kind in SYMBOLIC and (name == "__class__" or not hasattr(kind, name) or not name.startswith("__")):

@@ -22,6 +22,7 @@ from .kinds import SYMBOLIC, isinstance
 from .protocol import binary_by_methods, compare_by_methods, is_written_in_python
 from .sets import rely_on_table
 from .tensor import rely_on_method, tensor_class
+from .text import Text, is_late, late_text
 
 __all__ = [
     "BINARY",
@@ -62,6 +63,8 @@ UNARY: dict[str, tuple[Any, str]] = {
 def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """`left symbol right`."""
     function, name = BINARY[symbol]
+    if symbol[0] == "%" and type(left) in (str, Text) and is_late(vm, [left, right]):
+        return late_text(vm, operator.mod, (left, right), {})
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         result = _overridden(vm, function, symbol, left, right, _names_of(name, symbol))
         if result is not NotImplemented:

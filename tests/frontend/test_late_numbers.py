@@ -140,13 +140,13 @@ CAPTURED = [
     with_gradients,
     behind_a_branch,
     compared,
+    as_text,
 ]
 BROKEN = [
     asked_for_its_type,
     handed_on,
     the_same_object,
     of_other_dtypes,
-    as_text,
     whole,
     asked,
     ordered,
