@@ -60,6 +60,7 @@ class Known(Protocol):
     constants: dict[int, tuple[Any, Source | None]]
     places: dict[int, tuple[Any, dict[Source, None]]]
     same_tables: set[int]
+    fixed: bool
     opaque: dict[int, str]
 
     def track(self, real: Any, value: Any, source: Source) -> None: ...

@@ -412,6 +412,7 @@ def _finish(
 ) -> Capture:
     vm.gradients.check_closed()
     _leave_scopes(vm)
+    vm.overrides.methods.check_backward()
     emit = Emitter()
     body = Residual(vm, emit, training if views else None)
     if torch.is_grad_enabled() is not training:  # the program set it, for good

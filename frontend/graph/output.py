@@ -364,7 +364,8 @@ class OutputGraph:
                 watch = WrapperWrites(self.fake_mode.dispatch, wrappers)
         versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
         try:
-            result = self.read.run(function, run_args, kwargs)
+            with nullcontext() if self.overrides is None else self.overrides.methods.seen(target, given):
+                result = self.read.run(function, run_args, kwargs)
         except self._break as error:
             if again := self.settled(args, kwargs, type(error).__name__ == "DataDependentOutputException"):
                 args, kwargs = again
@@ -405,8 +406,7 @@ class OutputGraph:
             raise GraphBreak(f"{_called(target)} says of a tensor whether it requires gradients")
 
     def _plain_list(self, value: Any) -> Any:
-        items = self.items_of(value)
-        return value if items is None else items
+        return value if (items := self.items_of(value)) is None else items
 
     def record(self, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
         """A node for a call of a function that has been run, with its arguments as nodes."""

@@ -6,7 +6,6 @@ handed to the program's method; what that calls is recorded, the call itself is 
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import lookup
 from ..state import Interpreter
 from ..torch_private.dispatch import ASKED, CaptureMode, DispatchMode
-from ..torch_private.dynamo import is_disabled
 from ..values.kinds import isinstance, tensors_in
+from .methods import undisabled
 
 __all__ = ["is_plain_dispatch_mode", "run_below"]
 
@@ -51,7 +50,11 @@ class _Catch(CaptureMode):
         vm = self.vm
         recording, vm.recording = vm.recording, False
         try:
-            result = vm.call(_method(vm, self.mode), (func, (), tuple(args), dict(kwargs or {})), {})
+            result = vm.call(
+                undisabled(vm.load_attr(self.mode, "__torch_dispatch__")),
+                (func, (), tuple(args), dict(kwargs or {})),
+                {},
+            )
             return vm.materialize(result)
         except UserRaise as raised:
             vm.carried = exceptions.note(raised.value)
@@ -73,14 +76,3 @@ def run_below(vm: Interpreter, mode: Any, function: Any, args: tuple[Any, ...], 
     if any(not vm.out.is_known(t) for t in tensors_in((result,))):
         raise Unsupported(f"{getattr(function, '__name__', function)} makes a tensor that no torch dispatch mode sees")
     return result
-
-
-def _method(vm: Interpreter, mode: Any) -> Any:
-    """The program's method, without the mark that torch puts on it, against its own capture."""
-    bound = vm.load_attr(mode, "__torch_dispatch__")
-    function = getattr(bound, "__func__", None)
-    if isinstance(function, types.FunctionType) and is_disabled(function):
-        plain = function.__dict__.get("__wrapped__")
-        if isinstance(plain, types.FunctionType):
-            return types.MethodType(plain, mode)
-    return bound

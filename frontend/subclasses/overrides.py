@@ -23,10 +23,11 @@ from ..guards.definitions import lookup
 from ..guards.source import Source
 from ..state import Interpreter
 from ..torch_private.dispatch import DispatchMode
-from ..torch_private.functions import NO_FUNCTION
+from ..torch_private.functions import NO_FUNCTION, WITHOUT_SUBCLASSES
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance, tensors_in
 from .dispatch_modes import run_below
+from .methods import Methods
 
 __all__ = ["Marked", "Overrides"]
 
@@ -84,9 +85,11 @@ class Overrides:
             int, tuple[Any, ...]
         ] = {}  # of wrapper tensors of the caller's: version, history, whether gradients are wanted
         self.given_roots: list[Tensor] = []  # wrapper tensors that are results, of views what they are views of
+        self.methods = Methods(vm)
         self.modes: list[Any] = []  # the program's, outermost first
         self.off = 0  # 1: classes are not asked; 2: modes are not, either
         self.active = False  # whether anything may be asked at all
+        self._none_asked: Any = None  # what keeps torch from asking classes, while it does
         self._asked = False  # whether any class has a `__torch_function__`
 
     # ---- what is known ----
@@ -104,6 +107,11 @@ class Overrides:
         self.parts[id(tensor)] = parts
         self.begun[id(tensor)] = tensor._version, tensor.grad_fn, tensor.requires_grad
 
+    def meet(self) -> None:
+        """Note that the graph has wrapper tensors of the program's, whose methods torch itself calls."""
+        self.methods.met = True
+        self._update()
+
     def written(self) -> list[Marked]:
         """The wrapper tensors of the caller's that the program writes to."""
         found = [
@@ -119,6 +127,11 @@ class Overrides:
         """The class of the program's that a tensor is of."""
         known = self.known.get(id(tensor))
         return None if known is None else known.kind
+
+    def marks(self, values: Any) -> bool:
+        """Whether a tensor among values is a plain one that stands for one of a class of the program's."""
+        known = (self.known.get(id(t)) for t in tensors_in(values))
+        return any(k is not None and not k.wrapper for k in known)
 
     def is_marked(self, tensor: Tensor) -> bool:
         """Whether a tensor is one of a class of the program's, or a mode sees what is done with it."""
@@ -142,6 +155,13 @@ class Overrides:
 
     def _update(self) -> None:
         self.active = self.off < 2 and bool(self.modes) or self.off < 1 and self._asked
+        really = self.off > 0 and self.methods.met  # torch asks the classes of wrapper tensors itself
+        if really and self._none_asked is None:
+            self._none_asked = WITHOUT_SUBCLASSES()
+            self._none_asked.__enter__()
+        elif not really and self._none_asked is not None:
+            self._none_asked.__exit__(None, None, None)
+            self._none_asked = None
 
     @contextmanager
     def without_classes(self) -> Iterator[None]:

@@ -14,21 +14,32 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import MISSING, lookup
 from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter
+from ..torch_private.dispatch import CORRECT_ALIASING
 from ..torch_private.fake import real_tensors
 from ..torch_private.functions import (
     ASKS_OVERRIDES,
     LAZY,
     MAKE_SUBCLASS,
+    MAKE_WRAPPER,
     NEW_TENSOR,
     NO_DISPATCH,
+    NO_FUNCTION,
     as_plain,
     never_wrapped,
 )
-from ..torch_private.wrapped import JAGGED_OF_LISTS, JAGGED_OF_PARTS, is_wrapped, is_wrapper, layout_of, prepare_jagged
+from ..torch_private.wrapped import (
+    JAGGED_OF_LISTS,
+    JAGGED_OF_PARTS,
+    is_plain_data,
+    is_wrapped,
+    is_wrapper,
+    layout_of,
+    prepare_jagged,
+)
 from ..values import object as objects
 from ..values.constant import is_constant
 from ..values.kinds import isinstance, namespace_of
-from . import wrappers
+from . import methods, wrappers
 from .overrides import Marked
 
 __all__ = ["ROWS", "as_subclass", "by_descriptor", "load", "make", "new", "store", "taken_in", "takes"]
@@ -90,7 +101,10 @@ def load(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     if name == "__class__":
         return vm.type_of(tensor)
     raw, owner = lookup(kind, name)
-    if known is not None and known.wrapper:
+    fresh = known is not None and known.wrapper and methods.is_fresh(vm, tensor)
+    if fresh and name in (namespace_of(tensor) or {}):
+        return (namespace_of(tensor) or {})[name]
+    if known is not None and known.wrapper and not fresh:
         if name in layout_of(tensor).names:
             return wrappers.part(vm, tensor, name)
         if known.source is None and owner is None:
@@ -100,6 +114,8 @@ def load(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     if known is not None and known.source is not None and name in _REFUSED:
         raise GraphBreak(f"{name} of a {kind.__qualname__} of the caller's is read")
     if isinstance(raw, types.GetSetDescriptorType) and name not in ("__dict__", "__weakref__"):
+        if known is not None and known.wrapper:
+            methods.of_function(vm, tensor, raw.__get__)
         if vm.overrides.concern((tensor,)):
             return vm.overrides.dispatch(raw.__get__, (tensor,), None, True)
         return NotImplemented
@@ -117,6 +133,8 @@ def _made_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     found = namespace_of(tensor) or {}
     if name not in found:
         raise UserRaise(AttributeError(f"{type(tensor).__name__!r} object has no attribute {name!r}"))
+    if methods.is_followed(vm) and is_plain_data(found[name]):
+        return methods.copied_data(vm, found[name])
     if not is_constant(found[name]):
         raise GraphBreak(f"{name} of a {type(tensor).__qualname__} is read, which is neither a part nor a constant")
     return found[name]
@@ -159,6 +177,10 @@ def _instance_attr(vm: Interpreter, tensor: Tensor, known: Marked | None, name: 
 def store(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> Any:
     """`tensor.name = value` of a tensor of a class of the program's; `NotImplemented` for others."""
     known = vm.overrides.known.get(id(tensor))
+    plain = lookup(type(tensor), name)[0] is MISSING and not _of_program(type(tensor), "__setattr__")
+    if is_wrapped(tensor) and plain and methods.is_fresh(vm, tensor):
+        object.__getattribute__(tensor, "__dict__")[name] = vm.materialize(value)
+        return None
     if is_wrapped(tensor):
         raise GraphBreak(f"{name} of a {type(tensor).__qualname__} is assigned")
     kind = Tensor if known is None else known.kind
@@ -205,6 +227,10 @@ def as_subclass(vm: Interpreter, tensor: Any, cls: Any) -> Tensor:
         vm.definitions.note(cls)
         vm.overrides.mark(made, cls)
     return made
+
+
+ROWS.rule(MAKE_WRAPPER)(methods.begun)
+ROWS.rule(CORRECT_ALIASING)(methods.aliasing_corrected)
 
 
 @ROWS.rule(MAKE_SUBCLASS)
@@ -265,6 +291,13 @@ def _of_tensor(vm: Interpreter, cls: Any, func: Any, types: Any, args: Any = (),
     with vm.overrides.without_classes():
         result = vm.call(func, tuple(vm.listed(args)), dict(vm.materialize(kwargs or {})))
     return result if cls is Tensor or _is_in(func, never_wrapped()) else _converted(vm, result, cls)
+
+
+@ROWS.rule(NO_FUNCTION)
+def _disabled(vm: Interpreter, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """What a class with `__torch_dispatch__` alone has: the call as it is."""
+    with vm.overrides.without_classes():
+        return vm.call(func, tuple(vm.listed(args)), dict(vm.materialize(kwargs or {})))
 
 
 def _is_in(function: Any, functions: Any) -> bool:

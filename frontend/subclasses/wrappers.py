@@ -34,6 +34,7 @@ from ..torch_private.wrapped import (
     parts_of,
 )
 from ..values.kinds import isinstance
+from . import methods
 
 __all__ = ["built", "counted_versions", "handed_out", "part", "taken_in"]
 
@@ -47,10 +48,14 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
             if not is_wrapped(each):
                 check(each, f"{name}.{part_name}")
         whole = Wrapped(layout, parts)
-        _put_together(whole, parts, name)
     vm.guards.add("type", source, kind)
     vm.guards.add("equals", Fetch(layout, source), True)
     vm.definitions.note(kind)
+    if not layout.jagged:
+        vm.overrides.meet()
+        methods.put_together(vm, layout, dict(zip(layout.names, map(_like, parts), strict=True)))
+    with real_tensors():
+        _put_together(whole, parts, name)
     if not layout.requires_grad:
         fakes = [_part(vm, p, Attr(source, n), check, layout.jagged) for p, n in zip(parts, layout.names, strict=True)]
         made: Tensor = vm.out.call_function(whole, tuple(fakes), {})
@@ -68,6 +73,14 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
     vm.user.track(value, made, source)
     vm.overrides.wrap(made, value, source, known)
     return made
+
+
+def _like(part: Any) -> Any:
+    """A fake tensor, or wrapper of such, that looks like a real one."""
+    if not is_wrapped(part):
+        return torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=part.device)
+    layout = layout_of(part)
+    return Wrapped(layout).made(*map(_like, parts_of(part, layout)))
 
 
 def _part(vm: Interpreter, part: Tensor, source: Source, check: Callable[[Tensor, str], None], sized: bool) -> Tensor:
@@ -149,7 +162,11 @@ def part(vm: Interpreter, value: Tensor, name: str) -> Tensor:
 def built(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """`cls(...)` of a wrapper class: its methods run at capture and in the traces of the graph."""
     vm.definitions.note(cls)
+    vm.overrides.meet()
+    if methods.is_followed(vm):
+        return methods.made(vm, cls, args, kwargs)  # type: ignore[no-any-return]
     args, kwargs = tuple(map(vm.materialize, args)), {k: vm.materialize(v) for k, v in kwargs.items()}
+    methods.constructed(vm, cls, args, kwargs)
     made: Tensor = vm.out.call_function(Built(cls), args, kwargs)
     if type(made) is not cls or not vm.out.is_known(made):
         raise GraphBreak(f"a {cls.__qualname__} is made, and is something else")

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
 DispatchMode = TorchDispatchMode
+CORRECT_ALIASING: Any = return_and_correct_aliasing
 
 
 class CaptureMode(TorchDispatchMode):

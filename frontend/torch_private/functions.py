@@ -50,6 +50,7 @@ def chooser_of(forward: Any, backward: Any) -> Callable[..., Any] | None:
 
 # What turns `__torch_function__` off, and of a class that has none of its own.
 WITHOUT_SUBCLASSES: Any = torch._C.DisableTorchFunctionSubclass
+MAKE_WRAPPER: Any = torch.Tensor._make_wrapper_subclass
 WITHOUT_OVERRIDES: Any = torch._C.DisableTorchFunction
 NO_FUNCTION: Any = torch._C._disabled_torch_function_impl
 NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl

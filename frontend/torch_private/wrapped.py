@@ -105,9 +105,10 @@ class Layout:
         self.kind, self.names, self.context = type(value), tuple(names), copy.deepcopy(context)
         self.jagged = is_jagged(self.kind)
         self.attributes = {} if self.jagged else _attributes(value, self.names)  # these follow from its parts
-        self.facts = (tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
-        self.requires_grad = bool(value.requires_grad)
-        self.leaf = bool(value.is_leaf)
+        with torch._C.DisableTorchFunctionSubclass():  # what we ask is no call of the program's
+            self.facts = (tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+            self.requires_grad = bool(value.requires_grad)
+            self.leaf = bool(value.is_leaf)
         self.__name__ = f"layout of {self.kind.__name__}"
 
     def __call__(self, value: Any) -> bool:
@@ -179,8 +180,9 @@ def _same(one: Any, other: Any) -> bool:
 
 def count_write(tensor: Tensor) -> None:
     """Count that what a wrapper tensor is made of was written to; one that is a view of it counts with it."""
-    if not tensor.is_inference() and (tensor._base is None or type(tensor._base) is type(tensor)):
-        torch.autograd.graph.increment_version(tensor)
+    with torch._C.DisableTorchFunctionSubclass():
+        if not tensor.is_inference() and (tensor._base is None or type(tensor._base) is type(tensor)):
+            torch.autograd.graph.increment_version(tensor)
 
 
 def layout_of(value: Any) -> Layout:

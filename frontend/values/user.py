@@ -42,6 +42,7 @@ class UserState:
         self.by_real: dict[int, Tracked] = {}
         self.by_value: dict[int, Tracked] = {}
         self.shadows: list[Shadow] = []
+        self.fixed = False  # whether numbers that are read now are taken as they are
         self.arg_tensors: list[GraphInput] = []
         self.appended: list[Unread] = []
         self.appending: Any = None  # the frame whose next instruction asks what it loads now for `append`
@@ -136,7 +137,7 @@ class UserState:
         guards = self.vm.guards
         kind = type(value)
         if is_constant(value):
-            if kind is int or kind is float:
+            if (kind is int or kind is float) and not self.fixed:
                 symbolic = self.vm.dynamic.number(value, source)
                 if symbolic is not None:
                     return symbolic

@@ -373,4 +373,4 @@ def test_parts_that_are_replaced():
         one, other = Replacing(x(seed), x()), Replacing(x(seed), x())
         agree(function(one), program(other))
         agree(one.a, other.a)
-    assert "is made of" in str(log.breaks)
+    assert "a of a Replacing is assigned" in str(log.breaks)
