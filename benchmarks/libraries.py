@@ -38,6 +38,7 @@ class Graphs:
 
     def __init__(self) -> None:
         self.count = self.first = self.breaks = self.fallbacks = 0
+        self.reasons: dict[str, int] = {}  # and how often each
         self.takes_floats = self.takes_gradients = True  # as our own compiler does
 
     def __call__(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
@@ -47,15 +48,17 @@ class Graphs:
     def on_break(self, broken: Any) -> None:
         """A graph ends."""
         self.breaks += 1
-        self.on_reason(broken)
+        self._note(broken.place.filename, broken.place.lineno, broken.place.text, broken.reason)
 
-    def on_fallback(self, *args: Any) -> None:
+    def on_fallback(self, file: str, line: int, text: str, reason: str) -> None:
         """A call runs in eager."""
         self.fallbacks += 1
-        self.on_reason(args)
+        self._note(file, line, text, f"in eager: {reason}")
 
-    def on_reason(self, reason: Any) -> None:
-        """Why."""
+    def _note(self, file: str, line: int, text: str, reason: str) -> None:
+        """Why, and where in the library."""
+        said = f"{file.rpartition('site-packages/')[2]}:{line}: {text.strip()}: {reason}"
+        self.reasons[said] = self.reasons.get(said, 0) + 1
 
     def on_capture(self, seconds: float, capture: Any) -> None:
         """Not counted: a capture may have no graph."""
@@ -149,6 +152,7 @@ def measure(program: Program) -> dict[str, Any]:
         "fallbacks": ours.fallbacks,
         "right": agrees(found, expected),
         "seconds": round(our_seconds, 2),
+        "reasons": ours.reasons,
         "torch first": theirs.first,
         "torch graphs": theirs.count,
         "torch breaks": sum(breaks.values()),
@@ -163,6 +167,7 @@ def main() -> int:
     """Run and print; 1 when a result is wrong or a program has more graphs or breaks than torch.compile gives it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="*", help="names of programs, or beginnings of names")
+    parser.add_argument("--reasons", action="store_true", help="print why our graphs break, and how often")
     parser.add_argument("--save", type=Path, help="write the rows as JSON")
     options = parser.parse_args()
     logging.getLogger("intarsia").setLevel(logging.ERROR)
@@ -190,6 +195,8 @@ def main() -> int:
             f"{'  more' if more else ''} {row['errors'] or ''} {row['our errors'] or ''}",
             flush=True,
         )
+        for reason, times in row["reasons"].items() if options.reasons else ():
+            print(f"    {times} times {reason}")
     wrong = [r["program"] for r in rows if not r["right"]]
     more = [r["program"] for r in rows if r["graphs"] > r["torch graphs"] or r["breaks"] > r["torch breaks"]]
     one = sum(r["first"] == 1 and not r["breaks"] for r in rows)

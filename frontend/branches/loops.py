@@ -14,7 +14,7 @@ loop's result is copied to. What a round may not do:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -50,8 +50,9 @@ _ATTEMPTS = 6
 class Round(Side):
     """A round of a loop while it runs: anything may be called, what that changes is seen afterwards."""
 
-    def check(self, function: Any) -> None:
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
         """Nothing is known before."""
+        return call()
 
 
 @dataclass

@@ -6,10 +6,14 @@ other side, or the program, could see. Which instructions and calls do more is k
 
 from __future__ import annotations
 
+import builtins
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..bytecode.frame import Frame
@@ -33,10 +37,28 @@ _ALLOWED = frozenset(
     LOAD_CONST POP_TOP PUSH_NULL COPY SWAP LOAD_FAST STORE_FAST LOAD_GLOBAL LOAD_DEREF UNARY COMPARE_OP IS_OP CONTAINS_OP BINARY_OP
     BINARY_SUBSCR LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR BUILD_TUPLE BUILD_LIST BUILD_SLICE BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING
     LIST_TO_TUPLE LIST_EXTEND UNPACK_SEQUENCE JUMP POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
-    RETURN_VALUE CALL CALL_FUNCTION_EX MAKE_CELL DICT_MERGE
+    RETURN_VALUE CALL CALL_FUNCTION_EX MAKE_CELL DICT_MERGE LOAD_CLOSURE MAKE_FUNCTION STORE_DEREF
+    GET_ITER FOR_ITER LIST_APPEND MAP_ADD LOAD_FAST_AND_CLEAR
     """.split()  # noqa: SIM905
 )
-_BUILTINS = (len, isinstance, abs, max, min, float, int, bool, tuple)
+_ITERATORS = (zip, enumerate, reversed)
+# (`isinstance` in this file is capture's own.)
+_BUILTINS: tuple[Any, ...] = (
+    len,
+    builtins.isinstance,
+    issubclass,
+    callable,
+    hasattr,
+    getattr,
+    type,
+    abs,
+    max,
+    min,
+    sum,
+)
+_BUILTINS += (float, int, bool, tuple, list, dict, range, *_ITERATORS, torch.finfo, torch.iinfo, torch.Size)
+# Python functions of torch's that have rules, and only answer.
+_ANSWERS = (torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_compiling, torch.is_tensor)
 _FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -49,13 +71,32 @@ class Prevented(Exception):
 
 
 class Side:
-    """One side while it runs: what may be called."""
+    """One side while it runs: what may be called, and which iterators are its own, so that taking their items changes nothing."""
 
-    def __init__(self, vm: Interpreter) -> None:
-        self.vm = vm
+    def __init__(self, vm: Interpreter, frame: Frame | None = None) -> None:
+        self.vm, self.frame = vm, frame
+        self.iterators: list[Any] = []
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
+        """The result of a call. Raises Prevented before one that may do more than compute."""
+        self.check(function)
+        if type(function) is not types.FunctionType:  # those take items by instructions
+            for value in (*args, *kwargs.values()):
+                self.check_items(value)
+        if function is type and len(args) != 1:
+            raise Prevented(f"a class is made in {self.place()}")
+        result = call()
+        if function in _ITERATORS:
+            self.iterators.append(result)
+        return result
+
+    def check_items(self, value: Any) -> None:
+        """Raises Prevented where taking items of a value would be seen outside of the side."""
+        if hasattr(type(value), "__next__") and not any(value is own for own in self.iterators):
+            raise Prevented(f"items are taken of an iterator that was there before, in {self.place()}")
 
     def check(self, function: Any) -> None:
-        """Raises Prevented before a call that may do more than compute."""
+        """Raises Prevented where calling a function may do more than compute."""
         kind = type(function)
         if kind in (types.MethodType, TensorMethod):
             function = function.__func__ if kind is types.MethodType else function.__name__
@@ -66,7 +107,8 @@ class Side:
             torch_own = _module(function).startswith("torch") or getattr(function, "__objclass__", None) in _TENSORS
             allowed = function in _BUILTINS or torch_own and not function.__name__.endswith("_")
         elif kind is types.FunctionType:
-            allowed = row_of(function) is None or _module(function).startswith("torch.nn.functional")
+            known = row_of(function) is not None and function not in _ANSWERS
+            allowed = not known or _module(function).startswith("torch.nn.functional")
         else:
             allowed = function in _BUILTINS if isinstance(function, type) else isinstance(function, nn.Module)
         if not allowed:
@@ -89,9 +131,7 @@ def _module(function: Any) -> str:
 
 def _steps(code: types.CodeType) -> tuple[tuple[Any, Any, int], ...]:
     return tuple(
-        (_checked if handler.__name__ == "BINARY_OP" and str(arg).endswith("=") else handler, arg, touched)
-        if handler.__name__ in _ALLOWED
-        else (_prevented, handler.__name__, 0)
+        (_checked_of(handler, arg), arg, touched) if handler.__name__ in _ALLOWED else (_prevented, handler.__name__, 0)
         for handler, arg, touched in steps_of(code)
     )
 
@@ -100,12 +140,49 @@ def _prevented(vm: Interpreter, frame: Frame, op: str) -> None:
     raise Prevented(f"{op} is done in {Side(vm).place()}")
 
 
-def _checked(vm: Interpreter, frame: Frame, symbol: str) -> None:
+def _checked_of(handler: Any, arg: Any) -> Any:
+    """The handler of an allowed instruction, or the one that first looks at what it does."""
+    name = handler.__name__
+    if name in _TAKES_ITEMS:
+        return partial(_taking, handler)
+    if name == "BINARY_OP" and str(arg).endswith("="):
+        return _added
+    return _CHECKED.get(name, handler)
+
+
+def _taking(handler: Any, vm: Interpreter, frame: Frame, arg: Any) -> Any:
+    for value in frame.stack[-2:] if handler.__name__ == "CALL_FUNCTION_EX" else frame.stack[-1:]:
+        vm.side.check_items(value)
+    return handler(vm, frame, arg)
+
+
+_TAKES_ITEMS = frozenset(["LIST_EXTEND", "UNPACK_SEQUENCE", "CONTAINS_OP", "CALL_FUNCTION_EX", "FOR_ITER"])
+
+
+def _added(vm: Interpreter, frame: Frame, symbol: str) -> None:
     """`x += y` of numbers, which makes another one."""
     left = frame.stack[-2]
     if not is_constant(left):
         raise Prevented(f"`{symbol}` writes to a {vm.type_of(left).__name__} in {Side(vm).place()}")
     HANDLERS["BINARY_OP"](vm, frame, symbol)
+
+
+def _iterated(vm: Interpreter, frame: Frame, arg: Any) -> None:
+    """`for` over anything but an iterator, which is its own."""
+    before = frame.stack[-1]
+    HANDLERS["GET_ITER"](vm, frame, arg)
+    if frame.stack[-1] is not before:
+        vm.side.iterators.append(frame.stack[-1])
+
+
+def _stored(vm: Interpreter, frame: Frame, name: str) -> None:
+    """A variable that functions share, of a frame that began in the side."""
+    if name in frame.code.co_freevars or vm.side.frame is frame:
+        raise Prevented(f"the variable {name}, which functions share, is assigned in {Side(vm).place()}")
+    HANDLERS["STORE_DEREF"](vm, frame, name)
+
+
+_CHECKED = {"GET_ITER": _iterated, "STORE_DEREF": _stored}
 
 
 @dataclass
@@ -139,7 +216,7 @@ def run_side(vm: Interpreter, frame: Frame, start: int, joins: frozenset[int]) -
     kept = {name: getattr(frame, name) for name in ("fast", "stack", "ip", "begun", "before", "result")}
     before = vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error
     frame.fast, frame.stack, frame.ip = dict(frame.fast), list(frame.stack), start
-    vm.stop_at, vm.side, vm.steps_of = -1, Side(vm), _steps
+    vm.stop_at, vm.side, vm.steps_of = -1, Side(vm, frame), _steps
     try:
         return _run(vm, frame, _steps(frame.code), joins)
     except UserRaise as raised:

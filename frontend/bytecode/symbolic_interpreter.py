@@ -324,9 +324,8 @@ class SymbolicInterpreter:
 
         With `direct`, the result is that of a CALL instruction, with nothing left to do: frames can be suspended in it.
         """
-        if self.side is not None:
-            self.side.check(function)
-        return dispatch.call(self, function, tuple(args), kwargs, direct)
+        do = functools.partial(dispatch.call, self, function, tuple(args), kwargs, direct)
+        return do() if self.side is None else self.side.call(function, args, kwargs, do)
 
     def inline(
         self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], direct: bool = False

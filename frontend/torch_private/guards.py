@@ -80,6 +80,12 @@ def functorch_active() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def transforms_questions() -> tuple[Any, ...]:
+    """torch's own functions that ask whether a transform of functorch's runs on this thread (2.13 has one)."""
+    found = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return () if found is None else (found,)
+
+
 def forward_mode() -> Any:
     """The module in whose `_current_level` torch keeps whether tangents are carried along (forward_ad.dual_level): then it is not -1."""
     return torch.autograd.forward_ad

@@ -17,6 +17,7 @@ from ..graph.output import MUTATES, OutputGraph
 from ..guards.source import Attr, Item
 from ..state import Interpreter
 from ..torch_private.functions import SET_GRAD_MODE
+from ..torch_private.guards import transforms_questions
 from ..values.kinds import isinstance, tensors_in
 from ..values.namespaces import load_cell, rely_on_definition
 from .inner import Below, Inside, is_tracked
@@ -250,6 +251,12 @@ def _transform(transform: Any) -> Callable[..., Any]:
 for _name in (*_NAMES, "hessian"):
     ROWS.rule(getattr(torch.func, _name))(_transform(getattr(torch.func, _name)))
 ROWS.rule(torch.vmap)(_transform(torch.vmap))
+
+
+@ROWS.rule(*transforms_questions())
+def _is_active(vm: Interpreter) -> bool:
+    """Around a captured call there is no transform: it would run in eager."""
+    return bool(vm.out.inside)
 
 
 @ROWS.rule(torch.func.jvp)

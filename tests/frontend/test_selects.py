@@ -111,8 +111,37 @@ def large(x):
     return x.sum()
 
 
+def checked(x):
+    if x.sum() > 0:
+        if not isinstance(x, torch.Tensor) or issubclass(type(x), int) or not hasattr(x, "sin"):
+            raise TypeError(type(x))
+        return x + torch.finfo(x.dtype).eps * torch.iinfo(torch.int8).max
+    return getattr(x, "abs")() + callable(x)
+
+
+def comprehensions(x, scale=2):
+    if x.sum() > 0:
+        parts = {k: [v * scale for v in row] for k, row in enumerate(x[:2].unbind())}
+        for k, (a, b) in enumerate(zip(parts[0], reversed(parts[1]))):
+            parts[0][-1] if k else None
+            x = x + a * b
+        return x + sum(range(3))
+    return x - max([float(k) for k in (1, 2)])
+
+
+def shared_variables(x):
+    def both(y, n):
+        def one():
+            return y * n
+
+        n = n + 1
+        return one()
+
+    return both(x, 1) if x.sum() > 0 else both(x + 1, 2)
+
+
 ONE = (returned, one_side, expressions, inlined, unpacked, nested_containers, several, deeper, in_a_loop, unread)
-ONE += (conjunction, extremes, large)
+ONE += (conjunction, extremes, large, checked, comprehensions, shared_variables)
 
 
 def same_object(x):
@@ -178,6 +207,81 @@ def printed(x):
     return x * 2
 
 
+def items_of_an_iterator(x):
+    items, y = iter([1, 2, 3]), x.sin()
+    if y.sum() > 0:
+        y = y * tuple(items)[0]
+    return y, list(items)
+
+
+def items_in_an_iterator(x):
+    items, y = iter([1, 2, 3]), x.sin()
+    if y.sum() > 0:
+        y = y * (2 in items)
+    else:
+        y = y * 3
+    return y, list(items)
+
+
+def items_unpacked(x):
+    items, y = iter([1, 2, 3, 4]), x.sin()
+    if y.sum() > 0:
+        y = y * [*items][2]
+    else:
+        a, b, c, d = items
+        y = y - d
+    return y, list(items)
+
+
+def items_behind_another(x):
+    items, y = iter([1, 2, 3, 4]), x.sin()
+    if y.sum() > 0:
+        y = y + sum([k for k, _ in zip(items, range(2))])
+    return y, list(items)
+
+
+def items_in_a_loop(x):
+    items, y = iter([1, 2, 3, 4]), x.sin()
+    if y.sum() > 0:
+        for k in items:
+            y = y + k
+    return y, list(items)
+
+
+def a_variable_of_a_function(x):
+    n = 1
+
+    def change():
+        nonlocal n
+        n = n + 1
+        return x * n
+
+    y = change() if x.sum() > 0 else x * 1
+    return y, n
+
+
+def a_class_made(x):
+    if x.sum() > 0:
+        return x * len(type("Name", (), {}).__name__)
+    return x * 3
+
+
+class Noted(type):
+    def __instancecheck__(cls, value):
+        cls.asked.append(value.sum())
+        return True
+
+
+class Anything(metaclass=Noted):
+    asked = []
+
+
+def instance_check_of_a_class(x):
+    if x.sum() > 0:
+        return x * isinstance(x, Anything)
+    return x * 3
+
+
 def given_out(x):
     return max(x[0, 0], x[0, 1])
 
@@ -230,6 +334,14 @@ OTHERS = {
     appended: "list.append is called in `found.append(x)`",
     dtypes: "what is returned has the dtype",
     in_place: "`+=` writes to a Tensor in `y += 1`",
+    instance_check_of_a_class: "ppend is called in `cls.asked.append(value.sum())`",
+    items_of_an_iterator: "items are taken of an iterator that was there before, in `y = y * tuple(items)[0]`",
+    items_in_an_iterator: "items are taken",
+    items_unpacked: "items are taken",
+    items_behind_another: "items are taken",
+    items_in_a_loop: "items are taken",
+    a_variable_of_a_function: "the variable n, which functions share, is assigned in `n = n + 1`",
+    a_class_made: "a class is made",
     printed: "print is called in `print(end=",
     given_out: "given out",
     unbound: "y is bound on one side only",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 import torch
 from harness import check, compiled
 from torch.func import grad, hessian, jvp, linearize, vjp, vmap
@@ -93,3 +94,21 @@ def test_random_numbers_that_are_the_same_in_all_chunks_break():
         torch.testing.assert_close(fast(X), want, rtol=0, atol=0)
     assert "same in all chunks" in log.breaks[0].reason
     check(lambda x: vmap(lambda r: r + torch.randn(8), randomness="different", chunk_size=3)(x), X)
+
+
+def test_whether_a_transform_runs_is_known():
+    ask = getattr(torch._C, "_are_functorch_transforms_active", None)
+    if ask is None:
+        pytest.skip("this torch has no such question")
+
+    def asks(x):
+        return x * 2 if ask() else x * 3
+
+    def function(x):
+        return asks(x), vmap(asks)(x), grad(lambda v: asks(v).sum())(x), torch.func.functionalize(asks)(x), asks(x)
+
+    check(function, X)
+    fast, _ = compiled(asks)  # a call inside a transform runs in eager, also behind one that does not
+    for _ in range(2):
+        torch.testing.assert_close(fast(X), X * 3)
+        torch.testing.assert_close(vmap(fast)(X), X * 2)
