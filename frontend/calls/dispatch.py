@@ -24,6 +24,7 @@ from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item
 from ..modes import python_random, randomness
+from ..operators import istft
 from ..regions import branches, flex, loops
 from ..state import Interpreter
 from ..subclasses import tensors as subclasses
@@ -587,14 +588,6 @@ fill(
     ),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
     hooks.ROWS,
-    subclasses.ROWS,
-    saving.ROWS,
-    branches.ROWS,
-    loops.ROWS,
-    flex.ROWS,
-    randomness.ROWS,
-    python_random.ROWS,
-    making.ROWS,
-    class_library.ROWS,
-    code_text.ROWS,
+    *(subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS),
+    *(randomness.ROWS, python_random.ROWS, making.ROWS, class_library.ROWS, code_text.ROWS, istft.ROWS),
 )
