@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["CLOSE_RETURNS", "METHOD_SLOT_FIRST", "V312", "V313"]
+__all__ = ["CLOSE_RETURNS", "KEEPS_LOCALS", "METHOD_SLOT_FIRST", "V312", "V313"]
 
 V312 = sys.version_info >= (3, 12)
 V313 = sys.version_info >= (3, 13)

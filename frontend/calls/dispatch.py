@@ -16,7 +16,7 @@ from ..bytecode.unpacking import as_dict
 from ..classes import code_text, making
 from ..classes import library as class_library
 from ..distributed import collectives, wrappers
-from ..entry import messages
+from ..entry import messages, warned
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients import checkpoint, custom, hooks, saving
 from ..gradients import rules as gradient_rules
@@ -585,6 +585,7 @@ fill(
         torch_rules.ROWS,
         transforms.ROWS,
         messages.ROWS,
+        warned.ROWS,
     ),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
     hooks.ROWS,

@@ -70,13 +70,31 @@ def _number(
                 for name in names:
                     method = objects.find_method(type(value), name)
                     if method is not None and not vm.is_library(method.__module__):
-                        return vm.call(method, args, kwargs)
+                        return _checked(vm, function, value, name, vm.call(method, args, kwargs))
             if floats:
                 args = (as_float(vm, value), *args[1:])
             check_visible(vm, args[1:] if only else args, f"{function.__name__}()")
         return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
 
     return apply
+
+
+def _checked(vm: Interpreter, function: Any, value: Any, name: str, made: Any) -> Any:
+    """What a conversion gives where a method of the program's gives `made`: C code refuses another type, or warns of one that derives from it."""
+    kinds = _GIVES.get(function)
+    if kinds is None or type(made) in kinds:
+        return made
+    if isinstance(made, kinds[0]) and vm.effects.warned is None or isinstance(made, Tensor):
+        raise GraphBreak(f"{name} of a {type(value).__qualname__} gives a {vm.type_of(made).__qualname__}")
+    stand_in = type(type(value).__name__, (), {name: lambda self: made})
+    return vm.native(function, stand_in())
+
+
+_GIVES: dict[Any, tuple[type, ...]] = {
+    **dict.fromkeys((int, operator.index), (int, torch.SymInt)),
+    float: (float, torch.SymFloat),
+    complex: (complex,),
+}
 
 
 def as_floats(vm: Interpreter, args: tuple[Any, ...]) -> tuple[Any, ...]:

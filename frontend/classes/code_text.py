@@ -58,6 +58,8 @@ def _inherited(vm: Interpreter) -> int:
 
 
 def _compiled(vm: Interpreter, source: Any, filename: Any, mode: Any, flags: Any, optimize: Any, kwargs: Any) -> Any:
+    if vm.effects.warned is not None:  # which gets the warnings
+        return vm.native(compile, source, filename, mode, flags, True, optimize, **kwargs)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         found = vm.native(compile, source, filename, mode, flags, True, optimize, **kwargs)

@@ -278,6 +278,7 @@ class _Attempt:
             for scope in reversed(list(vm.scopes)):
                 scope._leave()
             vm.defaults.restore()
+            vm.effects.leave()
             vm.user.release()
             vm.dissolve()
 
@@ -411,6 +412,7 @@ def _finish(
     views: bool,
 ) -> Capture:
     vm.gradients.check_closed()
+    vm.effects.check_closed()
     _leave_scopes(vm)
     vm.overrides.methods.check_backward()
     emit = Emitter()
@@ -429,14 +431,12 @@ def _finish(
         symbols.check()
     checks: list[Any] = [*tensor_checks(vm.out.inputs.values(), state.inference)]
     state.narrow(vm.out)
-    last = [*vm.gradients.guards(), *vm.random.guards(), state]
     numbers, drawn = [sizes] if sizes is not None else [], vm.random.python.check()
-    vm.guards.extra += [*checks, *([] if drawn else numbers), *last]
+    vm.guards.extra += [*checks, *([] if drawn else numbers), *vm.gradients.guards(), *vm.random.guards(), state]
     classes = Classes(vm.guards.parts.values())
     vm.guards.extra += [classes] if classes.modules else []
     _rely_on_definitions(vm, vm.guards)
-    if drawn is not None:  # and what is decided by what was drawn: behind all else
-        vm.guards.extra += [drawn, *numbers]
+    vm.guards.extra += [drawn, *numbers] if drawn else []  # what is decided by what was drawn: behind all else
     vm.guards.lines(emit, watched=True)
     for number, tensors in by_host.items():
         given = "".join(f"{emit.fetch(source)}, " for source in tensors)

@@ -31,9 +31,20 @@ class Effects:
     classes: bool = False  # whether an attribute of a class was written
     moved: set[tuple[int, str]] = field(default_factory=set)  # attributes deleted and then written: last in order
     namespaces: dict[int, Any] = field(default_factory=dict)  # the stand-in of each object's `__dict__`
+    warned: Any = None  # blocks of `warnings.catch_warnings` that are open (`warned.Warned`)
     read: dict[tuple[str, int, str], Any] | None = (
         None  # what is read, while somebody asks: its kind and name, its owner
     )
+
+    def check_closed(self) -> None:
+        """Break where the graph would end inside of a block of `warnings.catch_warnings`."""
+        if self.warned is not None:
+            raise self.warned.refused("the graph ends inside of the block")
+
+    def leave(self) -> None:
+        """The capture ends."""
+        if self.warned is not None:
+            self.warned.close()
 
     def attr(self, obj: Any, name: str) -> tuple[bool, Any]:
         """(True, value) when the attribute was written; the value may be DELETED."""

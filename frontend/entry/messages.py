@@ -21,6 +21,7 @@ from ..guards import process_state
 from ..guards.source import Attr, Const
 from ..runtime.hidden_frames import caller
 from ..state import Interpreter
+from ..values import object as objects
 from ..values.kinds import isinstance
 from ..values.text import Text, copied
 
@@ -102,6 +103,9 @@ def _warn(
     if more or not usual:
         raise GraphBreak("a warning is given in an unusual way")
     where = _place(vm, int(stacklevel))
+    if vm.effects.warned is not None:
+        _inside(vm, message, category, where, source)
+        return
     vm.guards.add("keys", Attr(_WARNINGS, "filters"), list(warnings.filters))
     vm.guards.add("equals", Attr(_WARNINGS, "defaultaction"), warnings.defaultaction)  # type: ignore[attr-defined]
     for name in _SHOWS:
@@ -115,6 +119,16 @@ def _warn(
         raise GraphBreak(f"a warning is given that {what}")
     given = (message, category) if source is None else (message, category, source)
     vm.effects.calls.append((_Warning(where), given, {}))
+
+
+def _inside(vm: Interpreter, message: Any, category: type[Warning], where: Place | int, source: Any) -> None:
+    """A warning inside of a block of `catch_warnings`."""
+    state = vm.effects.warned
+    if isinstance(where, int) or type(message) is Text or objects.find_method(category, "__str__") is not None:
+        raise state.refused("a warning of an unusual kind is given")
+    made = message if isinstance(message, Warning) else vm.call(category, (message,), {})
+    text = str(message) if isinstance(message, str) else vm.native(str, message)
+    state.warn(text, made, category, (where.filename, where.line, where.module), source)
 
 
 def _action(text: str | Text, category: type[Warning], where: Place | int) -> str:

@@ -7,6 +7,7 @@ import builtins
 import enum
 import functools
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,6 +109,8 @@ def _number_attr(vm: Interpreter, obj: Any, name: str) -> Any:
 
 def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
     if vm.is_library(module.__name__):
+        if vm.effects.warned is not None and module is warnings:
+            vm.effects.warned.check_name(name)
         value = vm.native(getattr, module, name)
         if name in module.__dict__:
             rely_on_entry(vm, module.__dict__, name)

@@ -8,12 +8,13 @@ import itertools
 import math
 import operator
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from harness import check
+from harness import check, compiled, same
 from torch import Tensor
 
 X = torch.arange(4.0)
@@ -206,3 +207,43 @@ def test_sets_and_classes_that_answer_for_them() -> None:
         return x + 1, {1, 2} & Items(3), {1} <= Items(2), errors, Named().__name__, Named.__qualname__[-5:]
 
     check(program, X)
+
+
+class Converted:
+    """A number, as it says."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __int__(self):
+        return self.value
+
+    __float__ = __index__ = __complex__ = __int__
+
+
+class DerivedInt(int):
+    pass
+
+
+class DerivedFloat(float):
+    pass
+
+
+def conversions(x):
+    found = []
+    for value in (1, 2.5, "a", True, DerivedInt(3), DerivedFloat(2.0), None, 1j, [1]):
+        for convert in (int, float, complex, operator.index):
+            try:
+                made = convert(Converted(value))
+            except TypeError as error:
+                made = str(error)
+            found.append((type(made), repr(made)))
+    return x * 2, found
+
+
+def test_conversions_check_what_a_method_gives():
+    fast, _ = compiled(conversions)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x in (torch.ones(1), torch.zeros(1)):
+            assert same(fast(x), conversions(x))
