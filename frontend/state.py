@@ -61,6 +61,7 @@ class Known(Protocol):
     places: dict[int, tuple[Any, dict[Source, None]]]
     same_tables: set[int]
     fixed: bool
+    keys: dict[int, tuple[Any, bool]]
     opaque: dict[int, str]
 
     def track(self, real: Any, value: Any, source: Source) -> None: ...
@@ -71,6 +72,7 @@ class Known(Protocol):
     def real(self, value: Any) -> Any: ...
     def sources(self, value: Any) -> list[Source]: ...
     def is_iterator(self, value: Any) -> bool: ...
+    def tell_apart(self, key: Any, pinned: bool = False) -> None: ...
     def items_of(self, value: Any) -> list[Any] | None: ...
     def wrap(self, value: Any, source: Source) -> Any: ...
 
@@ -97,6 +99,8 @@ class Interpreter(Protocol):
     unread: bool
     recording: bool
     strict: bool
+    methods: Any  # `classes.special_methods.SpecialMethods`
+    called_back: int
     step: int
     out_size: int
     ranges: list[tuple[str, str | None]]

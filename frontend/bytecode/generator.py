@@ -242,13 +242,14 @@ class InterpretedGenerator:
         return (True, result) if more else self._resume(result, None, send.arg)
 
     def _for_python(self, value: Any, error: BaseException | None) -> Any:
+        self.vm.called_back += 1
         try:
             more, result = self.step(value, error)
         except UserRaise as raised:
             self.vm.carried = note(raised.value)
             raise raised.value from None
         if more:
-            return result
+            return self.vm.methods.handed(result)
         raise StopIteration if result is None else StopIteration(result)
 
     def _finish(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import sysconfig
 import types
 import weakref
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
 from ..calls.tables import REFUSED_BUILTINS
 from ..calls.visibility import refuse_opaque
+from ..classes.special_methods import SpecialMethods
 from ..distributed.tensors import METHODS
 from ..entry.effects import Effects
 from ..errors import CaptureError, GraphBreak, InternalError, SourceLine, Unsupported, UserRaise
@@ -48,10 +48,10 @@ from ..values import function as functions
 from ..values import object as objects
 from ..values.container import InstanceDict, LazyDict, is_class_namespace, shown_dict
 from ..values.identity import PLAIN_KINDS
-from ..values.kinds import isinstance
+from ..values.kinds import is_library, isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
-from ..values.protocol import checked_iterator, items_by_index
+from ..values.protocol import answered, checked_iterator, items_by_index
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
 from ..values.text import Texts
 from ..values.user import UserState
@@ -132,6 +132,8 @@ class SymbolicInterpreter:
         self.outer_error = sys.exc_info()[1]  # what the caller is handling
         self.carried: exceptions.note | None = None
         self.recorder = _Recorder(self)
+        self.methods = SpecialMethods(self)
+        self.called_back = 0  # how often C code has called the program
         self.recording, self.strict = False, breaks_are_errors()
         self.step = self.out_size = 0
         self.unknown, self.unread = data_dependent_errors(), False
@@ -150,7 +152,7 @@ class SymbolicInterpreter:
 
     def dissolve(self) -> None:
         """The capture is done: let go of everything at once. It refers to itself in many ways, and to the call's arguments."""
-        for part in (self.user, self.effects, self.recorder, self):
+        for part in (self.user, self.effects, self.recorder, self.methods, self):
             vars(part).clear()
 
     # ---- running frames ----
@@ -165,6 +167,7 @@ class SymbolicInterpreter:
         self.codes[id(frame.code)] = frame.code
         steps = self.steps_of(frame.code)
         recording, self.recording = self.recording, False
+        depth = self.methods.aside()
         try:
             while True:
                 index = frame.ip
@@ -211,6 +214,7 @@ class SymbolicInterpreter:
             raise internal from error
         finally:
             self.recording = recording
+            self.methods.back(depth)
             self.frames.pop().left()
 
     def resume(self, frame: Frame, error: BaseException | None) -> tuple[bool, Any]:
@@ -351,9 +355,14 @@ class SymbolicInterpreter:
 
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call real Python code; its exceptions become the program's."""
+        methods = self.methods
+        methods.depth += 1
+        stood = methods.standing != []
         try:
             if (getattr(function, "__module__", None) or "").startswith("torch"):
                 self.out.asked = True
+            if methods.owners:
+                return methods.run(function, args, kwargs)
             if self.shape_env is not None:
                 return self.dynamic.call(function, args, kwargs)
             return function(*args, **kwargs)
@@ -366,6 +375,10 @@ class SymbolicInterpreter:
             if self.carried is not None and self.carried.error is error:
                 raise UserRaise(self.carried.restore()) from None
             raise UserRaise(exceptions.cleaned(error, self.outer_error)) from None
+        finally:
+            methods.depth -= 1
+            if methods.standing and not stood:
+                methods.leave()
 
     def native_recorded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """`native` for C code that may operate on tensors."""
@@ -422,7 +435,7 @@ class SymbolicInterpreter:
     @staticmethod
     def is_library(module: str | None) -> bool:
         """Whether a module is torch's or Python's, and so not expected to change between calls."""
-        return _is_library((module or "").partition(".")[0])
+        return is_library((module or "").partition(".")[0])
 
     def is_library_frame(self, frame: Frame) -> bool:
         """Whether a frame runs torch's or Python's code."""
@@ -460,7 +473,8 @@ class SymbolicInterpreter:
         for name in ("__bool__", "__len__"):
             method = objects.find_method(type(value), name)
             if method is not None:
-                return bool(self.call(method, (value,), {}))
+                result = self.call(method, (value,), {})
+                return bool(answered(self, bool if name == "__bool__" else len, value, name, result))
             if objects.lookup(type(value), name)[1] is not None:
                 break
         mapping = self.tracked_contents(value)
@@ -570,20 +584,3 @@ class SymbolicInterpreter:
                 "an item is taken from an iterator that was made before this graph",
                 "make the iterator in the compiled function, with no graph break before it is used up",
             )
-
-
-_LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _FRONTEND.partition(".")[0]})
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_library(top: str) -> bool:
-    """By file, not by name alone: a program may well have a module called `test` or `code`."""
-    if top in _LIBRARIES:
-        return True
-    if top not in sys.stdlib_module_names or top in ("__main__", "test"):  # Python's own tests are programs
-        return False
-    file = getattr(sys.modules.get(top), "__file__", None)
-    return file is None or (file.startswith(_STDLIB) and "site-packages" not in file)
-
-
-_STDLIB = sysconfig.get_paths()["stdlib"]

@@ -56,6 +56,7 @@ from ..values.identity import PLAIN_KINDS, Identity
 from ..values.kinds import HEAP_TYPE, isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
+from ..values.protocol import answered
 from ..values.text import Text, is_late, late_text
 from . import higher_order, tables, torch_rules
 from .contexts import RealContext
@@ -126,7 +127,7 @@ def _stepping(vm: Interpreter, iterator: Any) -> Iterator[Any]:
         more, item = vm.advance(iterator)
         if not more:
             return
-        yield item
+        yield vm.methods.handed(item)
 
 
 # ---- builtins that look at types and attributes ----
@@ -236,7 +237,7 @@ def _len(vm: Interpreter, obj: Any) -> Any:
             raise UserRaise(TypeError("len() of a 0-d tensor"))
         return obj.shape[0]
     if method is not None:
-        return vm.call(method, (obj,), {})
+        return answered(vm, len, obj, "__len__", vm.call(method, (obj,), {}))
     mapping = vm.tracked_contents(obj)
     if mapping is None:
         refuse_opaque(vm, obj, "len()")
@@ -309,7 +310,7 @@ def _text(name: str, function: Any) -> Any:
         for special in names:
             method = objects.find_method(type(value), special)
             if method is not None and not vm.is_library(method.__module__):
-                return vm.call(method, (value,), {})
+                return answered(vm, function, value, special, vm.call(method, (value,), {}))
             if objects.lookup(type(value), special)[1] not in (None, object):
                 break
         check_text(vm, value)
@@ -329,7 +330,7 @@ def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
         return value if type(value) is Text and spec == "" else late_text(vm, format, (value, spec), {})
     method = objects.find_method(type(value), "__format__")
     if method is not None and not vm.is_library(method.__module__):
-        return vm.call(method, (value, spec), {})
+        return answered(vm, format, value, "__format__", vm.call(method, (value, spec), {}), spec)
     if spec == "" and not is_constant(value):
         return _str(vm, value)
     check_operands(vm, (value,), "format()")

@@ -46,7 +46,7 @@ from . import contexts, library, marks, natives, optimizers, order, pickles, tab
 from .contexts import is_torch_context
 from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, is_misfit, row_of, rule_of, twin_of
 from .torch_calls import call_operator, check_torch_state, is_operator, is_torch_builtin, torch_answer, torch_call
-from .visibility import check_keys, check_text, check_visible
+from .visibility import check_keys, check_text, check_visible, keys_in
 
 __all__ = ["call", "call_forward"]
 
@@ -355,6 +355,8 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
         check_visible(vm, (*args, *kwargs.values()), function.__name__)
     args = tuple(map(vm.materialize, args))
     kwargs = {k: vm.materialize(v) for k, v in kwargs.items()}
+    if row.sees == "keys":
+        args = tuple(keys_in(vm, a) for a in args)
     return vm.native_recorded(function, *args, **kwargs)
 
 
@@ -534,19 +536,6 @@ def _check_callable(module: nn.Module) -> None:
         raise Unsupported("a TorchScript module is called")
 
 
-def _getter(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from ..values.operators import get_item
-
-    names = function.__reduce__()[1]
-    if type(function) is operator.itemgetter:
-        values = [get_item(vm, args[0], name) for name in names]
-    else:
-        values = [
-            functools.reduce(lambda o, n: objects.load_attr(vm, o, n), name.split("."), args[0]) for name in names
-        ]
-    return values[0] if len(values) == 1 else tuple(values)
-
-
 def _weak(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     value, source = reference(), vm.user.source_of(reference)
     return value if source is None else vm.user.wrap(value, Fetch(operator.call, source))
@@ -566,8 +555,7 @@ _BY_KIND: dict[type, Any] = {
     _LRU: library.call_cached,
     OpOverload: call_operator,
     OpOverloadPacket: call_operator,
-    operator.itemgetter: _getter,
-    operator.attrgetter: _getter,
+    **dict.fromkeys((operator.itemgetter, operator.attrgetter), library.call_getter),
     operator.methodcaller: library.call_methodcaller,
     staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
     InstanceDict: _helper,

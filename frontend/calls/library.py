@@ -32,11 +32,12 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import SYMBOLIC, isinstance
 from ..values.namespaces import instance_attr
+from ..values.protocol import answered
 from .pickles import rely_on_registries
 from .registry import Rows
 from .visibility import check_visible
 
-__all__ = ["as_floats", "call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
+__all__ = ["as_floats", "call_cached", "call_getter", "call_methodcaller", "methodcaller_parts", "special_function"]
 
 ROWS = Rows()
 
@@ -70,31 +71,13 @@ def _number(
                 for name in names:
                     method = objects.find_method(type(value), name)
                     if method is not None and not vm.is_library(method.__module__):
-                        return _checked(vm, function, value, name, vm.call(method, args, kwargs))
+                        return answered(vm, function, value, name, vm.call(method, args, kwargs))
             if floats:
                 args = (as_float(vm, value), *args[1:])
             check_visible(vm, args[1:] if only else args, f"{function.__name__}()")
         return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
 
     return apply
-
-
-def _checked(vm: Interpreter, function: Any, value: Any, name: str, made: Any) -> Any:
-    """What a conversion gives where a method of the program's gives `made`: C code refuses another type, or warns of one that derives from it."""
-    kinds = _GIVES.get(function)
-    if kinds is None or type(made) in kinds:
-        return made
-    if isinstance(made, kinds[0]) and vm.effects.warned is None or isinstance(made, Tensor):
-        raise GraphBreak(f"{name} of a {type(value).__qualname__} gives a {vm.type_of(made).__qualname__}")
-    stand_in = type(type(value).__name__, (), {name: lambda self: made})
-    return vm.native(function, stand_in())
-
-
-_GIVES: dict[Any, tuple[type, ...]] = {
-    **dict.fromkeys((int, operator.index), (int, torch.SymInt)),
-    float: (float, torch.SymFloat),
-    complex: (complex,),
-}
 
 
 def as_floats(vm: Interpreter, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -149,7 +132,7 @@ def _hash(vm: Interpreter, obj: Any) -> Any:
     obj = concrete(obj)
     method = objects.find_method(type(obj), "__hash__")
     if method is not None and not isinstance(obj, Tensor) and not vm.is_library(method.__module__):
-        return vm.call(method, (obj,), {})
+        return answered(vm, hash, obj, "__hash__", vm.call(method, (obj,), {}))
     if isinstance(obj, torch.SymInt | torch.SymFloat):
         obj = vm.native(int if isinstance(obj, torch.SymInt) else float, obj)
     if not is_constant(obj):
@@ -302,6 +285,20 @@ def methodcaller_parts(caller: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any
     if isinstance(made, functools.partial):
         return made.func, (*made.args, *args), made.keywords
     return made, args, {}
+
+
+def call_getter(vm: Interpreter, getter: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`operator.itemgetter(...)(obj)` and `operator.attrgetter(...)(obj)`."""
+    if len(args) != 1 or kwargs:
+        return vm.native(getter, *args, **kwargs)  # which says so
+    names = getter.__reduce__()[1]
+    if type(getter) is operator.itemgetter:
+        values = [operators.get_item(vm, args[0], name) for name in names]
+    else:
+        values = [
+            functools.reduce(lambda o, n: objects.load_attr(vm, o, n), name.split("."), args[0]) for name in names
+        ]
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def call_methodcaller(vm: Interpreter, caller: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -150,13 +150,20 @@ _each(
 ROWS.describe(
     *_ITERTOOLS, *_WRAPPERS, *_ERRORS, list, tuple, collections.deque, weakref.ref, functools.partial, sees="nothing"
 )
+ROWS.describe(
+    *(itertools.accumulate, itertools.groupby, itertools.count, itertools.islice, itertools.repeat, itertools.starmap),
+    sees="values",
+)
 ROWS.describe(builtins.isinstance, issubclass, callable, iter, next, sees="nothing")
 ROWS.describe(operator.is_, operator.is_not, operator.length_hint, sees="nothing")
 ROWS.describe(operator.itemgetter, operator.attrgetter, operator.methodcaller, functools.reduce, sees="nothing")
 _each(_EVERY, "get setdefault __getitem__ __setitem__ __delitem__ __contains__ add discard move_to_end", sees="key")
 _each(
     (dict, set, frozenset, _ORDERED, collections.defaultdict),
-    "fromkeys update union intersection difference symmetric_difference issubset issuperset isdisjoint",
+    """
+    fromkeys update union intersection difference symmetric_difference issubset issuperset isdisjoint intersection_update
+    difference_update symmetric_difference_update
+    """,
     sees="keys",
 )
 ROWS.describe(dict, set, frozenset, _ORDERED, collections.defaultdict, sees="keys")
@@ -179,7 +186,10 @@ ROWS.describe(functools.reduce, collections.deque, _ORDERED, collections.default
 ROWS.describe(*_ITERTOOLS, itertools.chain.from_iterable, str.join, bytes.join, iterates=True)
 ROWS.describe(itertools.count, itertools.repeat, iterates=False)
 _each((list, dict, set, collections.deque, _ORDERED), "extend extendleft update fromkeys", iterates=True)
-_each((set, frozenset), "union intersection difference", iterates=True)
+_each(
+    (set, frozenset), "union intersection difference symmetric_difference issubset issuperset isdisjoint", iterates=True
+)
+_each((set,), "intersection_update difference_update symmetric_difference_update", iterates=True)
 ROWS.describe(dict, _ORDERED, collections.defaultdict, maps=True)
 _each((dict, set, _ORDERED, collections.defaultdict), "update __init__ __ior__ __or__", maps=True)
 ROWS.describe(str.format, str.format_map, writes=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import operator
 from collections.abc import Callable, Iterator
@@ -162,7 +163,16 @@ def _equal(vm: Interpreter, a: Any, b: Any) -> bool:
 
 
 def _count(vm: Interpreter, items: Any, value: Any) -> int:
-    return sum(_equal(vm, item, value) for item in list(items))
+    return sum(_equal(vm, item, value) for item in _each_now(items))
+
+
+def _each_now(items: Any) -> Iterator[Any]:
+    """The items by place, as the C code reads them: past an `__iter__` of the program's, and with what changes meanwhile."""
+    base: Any = tuple if isinstance(items, tuple) else list
+    at = 0
+    while at < base.__len__(items):
+        yield base.__getitem__(items, at)
+        at += 1
 
 
 def _index(vm: Interpreter, items: Any, value: Any, *bounds: Any) -> int:
@@ -182,15 +192,27 @@ def _index(vm: Interpreter, items: Any, value: Any, *bounds: Any) -> int:
 
 def _as_number(vm: Interpreter, value: Any) -> Any:
     index = objects.find_method(type(value), "__index__")
-    return value if index is None else vm.call(index, (value,), {})
+    return value if index is None else vm.call(operator.index, (value,), {})
 
 
 def _remove(vm: Interpreter, items: list[Any], value: Any) -> None:
-    for i, item in enumerate(items):
+    for i, item in enumerate(_each_now(items)):
         if _equal(vm, item, value):
-            del items[i]
+            list.__setitem__(items, slice(i, i + 1), [])  # it may be shorter now
             return
     raise UserRaise(ValueError("list.remove(x): x not in list"))
+
+
+def _in_deque(function: Any) -> Any:
+    """A search of a deque, which C code does: it notices where the deque changes meanwhile."""
+
+    def apply(vm: Interpreter, items: Any, value: Any, *bounds: Any) -> Any:
+        check_visible(vm, (items, value, *bounds), function.__name__)
+        for item in collections.deque.__iter__(items):
+            is_same(vm, item, value)
+        return vm.native_recorded(function, items, value, *bounds)
+
+    return apply
 
 
 def _of_known_items(function: Any) -> Any:
@@ -207,6 +229,8 @@ ROWS.rule(list.sort)(_of_known_items(_sort))
 ROWS.rule(list.count, tuple.count)(_of_known_items(_count))
 ROWS.rule(list.index, tuple.index)(_of_known_items(_index))
 ROWS.rule(list.remove)(_of_known_items(_remove))
+for _search in (collections.deque.index, collections.deque.count, collections.deque.remove):
+    ROWS.rule(_search)(_of_known_items(_in_deque(_search)))
 
 
 @ROWS.rule(operator.concat)

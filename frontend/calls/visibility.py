@@ -2,9 +2,9 @@
 
 Three kinds of values of the caller's are told apart here. Values that never change (dates, decimals, patterns, NumPy
 numbers: `sameness.is_value_type`) are guarded by what they are, and anything may look at them. Other objects of C types
-(arrays, byte arrays, generators of random numbers) are opaque: a C function that is given one breaks the graph. So does
-one that is given an object whose class has Python methods that C would call (`__lt__`, `__hash__`, `__float__`), unless
-a rule interprets these, or the function only moves its operands about.
+(arrays, byte arrays, generators of random numbers) are opaque: a C function that is given one breaks the graph. Of one
+that is given objects whose classes have Python methods that C would call (`__lt__`, `__hash__`, `__float__`), these methods
+are interpreted (`classes.special_methods`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import collections
 import dataclasses
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from ..guards.sameness import indistinguishable
 from ..guards.source import Const
 from ..state import Interpreter
 from ..values.constant import is_constant, is_single
+from ..values.container import compares_fields
 from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 from ..values.object import find_method
 from ..values.text import Text
@@ -34,26 +36,18 @@ __all__ = [
     "check_operands",
     "check_visible",
     "check_text",
-    "has_python_methods",
     "is_same",
+    "keys_in",
     "is_opaque_type",
     "refuse_opaque",
 ]
 
-_SPECIAL = tuple(
-    f"__{name}__"
-    for name in """
-    eq ne lt le gt ge hash bool len iter next getitem contains reversed length_hint int float complex index round
-    trunc floor ceil abs neg pos invert str repr format bytes fspath sizeof reduce_ex reduce getstate divmod rdivmod
-    add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror
-    xor rxor lshift rlshift rshift rrshift
-    """.split()  # noqa: SIM905
-)
 # Classes of Python's own whose methods, written in Python, read attributes of the object.
 _HOLDERS = (
     *(argparse.Namespace, collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
 )
 _DEPTH = 4
+_CONTAINERS: Any = (list, set, frozenset, dict, tuple, collections.deque)
 
 
 def is_opaque_type(kind: type) -> bool:
@@ -69,38 +63,49 @@ def _is_python_class(kind: type) -> bool:
     return all(_is_python_class(base) for base in kind.__bases__)
 
 
-def has_python_methods(vm: Interpreter, kind: type) -> bool:
-    """Whether C code that is given an instance may run Python methods of the program's own."""
-    if kind.__flags__ & HEAP_TYPE == 0 or vm.is_library(kind.__module__) or vm.is_frontend_class(kind):
-        return False
-    for name in _SPECIAL:
-        method = find_method(kind, name)
-        if method is not None and not vm.is_library(method.__module__):
-            return True
-    return False
+def check_visible(vm: Interpreter, values: Any, who: str) -> None:
+    """Refuse to let a C function look at values that it would read unguarded; containers are searched a little deep.
+
+    Methods of the program's that it may run will come back to the interpreter.
+    """
+    for kind in _kinds_in(vm, values, who, {}):
+        if vm.methods.of(kind):
+            vm.methods.take(kind, who)
 
 
-def check_visible(vm: Interpreter, values: Any, who: str, depth: int = 0) -> None:
-    """Refuse to let a C function look at values that it would read unguarded; containers are searched a little deep."""
+def look_into(vm: Interpreter, values: Any) -> None:
+    """`check_visible` of what C code is given while it runs, which was checked before, or is not looked at."""
+    for kind in _kinds_in(vm, values, "", {}):
+        if vm.methods.of(kind):
+            vm.methods.take(kind, "C code")
+
+
+def _kinds_in(vm: Interpreter, values: Any, who: str, kinds: dict[type, None], depth: int = 0) -> dict[type, None]:
     for value in values:
         kind = type(value)
         if kind in _SEEN or is_constant(value):
             continue
-        if kind in (list, tuple, set, frozenset) or isinstance(value, list | tuple) and id(value) not in vm.user.opaque:
+        items = _items_of(vm, value)
+        if items is not None:
             if depth < _DEPTH:
-                check_visible(
-                    vm, list.__iter__(value) if isinstance(value, list) else iter(tuple(value)), who, depth + 1
-                )
-        elif kind is dict or isinstance(value, dict) and vm.user.source_of(value) is None:
-            if depth < _DEPTH:
-                check_visible(vm, list(dict.keys(value)) + list(dict.values(value)), who, depth + 1)
-        elif id(value) in vm.user.opaque:
-            raise GraphBreak(f"{who} looks into {vm.user.opaque[id(value)]}, a {kind.__name__} of the caller's")
-        else:
+                _kinds_in(vm, items, who, kinds, depth + 1)
+        elif who:
+            refuse_opaque(vm, value, who)
             _refuse_holder(vm, value, who)
-            if not has_python_methods(vm, kind):
-                continue
-            raise GraphBreak(f"{who} may run methods of {kind.__qualname__} that capture would not see")
+        kinds[kind] = None
+    return kinds
+
+
+def _items_of(vm: Interpreter, value: Any) -> Any:
+    """What a container holds, past methods of the program's; None of what is none, or keeps its items out of sight."""
+    if isinstance(value, dict):
+        if type(value) is dict or vm.user.source_of(value) is None:
+            return [*dict.keys(value), *dict.values(value)]
+    elif id(value) not in vm.user.opaque:
+        for base in _CONTAINERS:
+            if isinstance(value, base):
+                return base.__iter__(value)  # type: ignore[arg-type]
+    return None
 
 
 def check_text(vm: Interpreter, value: Any, depth: int = 0) -> None:
@@ -152,7 +157,7 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
 def check_operands(vm: Interpreter, values: Any, who: str) -> None:
     """`check_visible` for an operator whose methods have been asked already: only what containers hold is new to C."""
     for value in values:
-        if isinstance(value, list | tuple | dict | set | frozenset | str):
+        if isinstance(value, (str, *_CONTAINERS)):
             check_visible(vm, (value,), who)
         else:
             refuse_opaque(vm, value, who)
@@ -172,12 +177,14 @@ def _refuse_holder(vm: Interpreter, value: Any, who: str) -> None:
 
 
 def check_key(vm: Interpreter, key: Any) -> None:
-    """Refuse a key with its own idea of equality; the fields of a dataclass are guarded, and then it is known."""
+    """A key with its own idea of equality is interpreted; the fields of a dataclass are guarded, and then it is known."""
     kind = type(key)
+    if kind is types.FunctionType:
+        vm.user.tell_apart(key)
     if kind in _SEEN or is_constant(key):
         return
-    if isinstance(key, tuple):
-        for item in tuple.__iter__(key):
+    if isinstance(key, tuple | frozenset):
+        for item in _items_of(vm, key) or ():
             check_key(vm, item)
         return
     if isinstance(key, nn.Module):
@@ -185,30 +192,53 @@ def check_key(vm: Interpreter, key: Any) -> None:
         if known is not None:
             vm.guards.add("is", known.source, known.real)  # found by identity
         return
-    if isinstance(key, type | types.FunctionType | nn.Module | Tensor) or not kind.__flags__ & HEAP_TYPE:
+    if isinstance(key, types.MethodType):
+        check_key(vm, key.__self__)
+    if not isinstance(key, type | Tensor):
+        vm.user.tell_apart(key)
+    if isinstance(key, type | types.FunctionType | Tensor) or not kind.__flags__ & HEAP_TYPE:
         return
     if getattr(kind, "__hash__", None) is None:
         return  # C code says that it has no hash, without calling anything
     own = [find_method(kind, name) for name in ("__hash__", "__eq__")]
     if not any(m is not None and not vm.is_library(m.__module__) for m in own):
         return
-    if dataclasses.is_dataclass(kind) and all(m is None or m.__code__.co_filename == "<string>" for m in own):
+    if compares_fields(kind):
         for field in dataclasses.fields(kind):
             value = vm.load_attr(key, field.name)
             if not is_constant(int(value) if isinstance(value, torch.SymInt) else value):
                 raise GraphBreak(f"a {kind.__qualname__} is a key, and its field {field.name} is no constant")
         return
-    raise GraphBreak(f"a {kind.__qualname__}, which has its own __eq__ or __hash__, is looked up")
+    vm.methods.take_key(kind)
 
 
 def check_keys(vm: Interpreter, values: Any) -> None:
     """`check_key` for each value that is no container, and for the items of each that is one."""
     for value in values:
-        if type(value) in (list, set, frozenset, dict, tuple):
-            for item in value:
-                check_key(vm, item)
+        if isinstance(value, _CONTAINERS) and (items := _items_of(vm, value)) is not None or type(value) in _VIEWS:
+            for item in value if type(value) in _VIEWS else items:
+                _check_pair(vm, item)
         elif not isinstance(value, dict | list):
             check_key(vm, value)
 
 
+def keys_in(vm: Interpreter, values: Any) -> Any:
+    """`values`; where C code takes them for keys one by one from an iterator, each is checked when it comes."""
+    return _checked(vm, values) if hasattr(type(values), "__next__") else values
+
+
+def _checked(vm: Interpreter, values: Iterator[Any]) -> Iterator[Any]:
+    for item in values:
+        _check_pair(vm, item)
+        yield item
+
+
+def _check_pair(vm: Interpreter, item: Any) -> None:
+    """Check a key, or a list of a key and a value."""
+    for key in item if type(item) is list else (item,):
+        check_key(vm, key)
+
+
+_DICTS: Any = ({}, collections.OrderedDict())
+_VIEWS = frozenset(type(v) for d in _DICTS for v in (d.keys(), d.values(), d.items()))
 _SEEN = frozenset({str, int, float, bool, type(None), types.FunctionType, types.ModuleType, type, range, slice, Tensor})

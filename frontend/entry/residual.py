@@ -152,7 +152,7 @@ class Residual:
             if isinstance(real, deque):
                 self.emit.namespace["refill"] = refill
         elif isinstance(real, dict):
-            pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in copy.items())
+            pairs = ", ".join(f"({self.key(k)}, {self.value(v)})" for k, v in copy.items())
             self.emit.namespace["refill_dict"] = refill_dict
             self.post.append(f"refill_dict({target}, [{pairs}])")
         else:
@@ -161,7 +161,12 @@ class Residual:
             self.post.append(f"{change}({target}, {', '.join(map(self._items, steps))})")
 
     def _items(self, items: Any) -> str:
-        return str(items) if isinstance(items, int) else f"[{', '.join(map(self.value, items))}]"
+        return str(items) if isinstance(items, int) else f"[{', '.join(map(self.key, items))}]"
+
+    def key(self, value: Any) -> str:
+        """`value` of a key of a dict or of an item of a set."""
+        self.vm.methods.check_key(value)
+        return self.value(value)
 
     # ---- values ----
 
@@ -399,18 +404,18 @@ class Residual:
         return self._fresh(value, f"({', '.join(items)}{',' if len(items) == 1 else ''})")
 
     def _dict(self, value: dict[Any, Any]) -> str:
-        pairs = [f"{self.value(k)}: {self.value(v)}" for k, v in value.items()]
+        pairs = [f"{self.key(k)}: {self.value(v)}" for k, v in value.items()]
         return self._fresh(value, f"{{{', '.join(pairs)}}}")
 
     def _mapping(self, value: Any) -> str:
-        pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in value.items())
+        pairs = ", ".join(f"({self.key(k)}, {self.value(v)})" for k, v in value.items())
         cls = self._class_of(value)
         first = f"{self.value(value.default_factory)}, " if isinstance(value, defaultdict) else ""
         items = f"dict([{pairs}])" if type(value) is Counter else f"[{pairs}]"
         return self._fresh(value, f"{cls}({first}{items})")
 
     def _set(self, value: Any) -> str:
-        members, items = [*value], ", ".join(self.value(v) for v in value)  # as generated code would give them
+        members, items = [*value], ", ".join(map(self.key, value))  # as generated code would give them
         if all(map(is_constant, value)) and not same_keys(type(value)(members), members):
             made = recipe(value)
             if made is not None:
@@ -534,7 +539,7 @@ class Residual:
             name = self._fresh(value, f"{name_of}.__new__({name_of})")
             setter = self.emit.constant(base.__setitem__, "set_item")
             for key in base.keys(value):
-                self.post.append(f"{setter}({name}, {self.value(key)}, {self.value(dict.__getitem__(value, key))})")
+                self.post.append(f"{setter}({name}, {self.key(key)}, {self.value(dict.__getitem__(value, key))})")
         elif isinstance(value, list):
             name = self._fresh(value, f"list.__new__({name_of})")
             self.post.append(f"list.extend({name}, [{', '.join(map(self.value, list.__iter__(value)))}])")
@@ -542,7 +547,7 @@ class Residual:
             name = self._fresh(value, f"{name_of}.__new__({name_of}, {self.emit.literal(plain_value(value))})")
         elif isinstance(value, set):
             name = self._fresh(value, f"{name_of}.__new__({name_of})")
-            self.post.append(f"set.update({name}, [{', '.join(map(self.value, set.__iter__(value)))}])")
+            self.post.append(f"set.update({name}, [{', '.join(map(self.key, set.__iter__(value)))}])")
         elif cls in (object, types.SimpleNamespace):
             name = self._fresh(value, f"{name_of}()")
         elif cls.__new__ is object.__new__ or not is_opaque_type(cls):

@@ -30,6 +30,7 @@ from .host_numbers import HostNumbers
 from .late_numbers import READ, LateNumbers, is_number
 from .output import GraphInput
 from .read_numbers import read_number, read_truth
+from .sym_nodes import as_numbers, has_symbol
 
 if TYPE_CHECKING:
     from ..guards.guards import GuardSet
@@ -389,7 +390,7 @@ class Dynamic:
                 return self.float_of(value, Computed(function, tuple(map(self.source_of, args))))
         if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):
             return self.whole(args[0], function)
-        return self.vm.out.read.no_float(call_with_symbols(function, args, kwargs))
+        return self.vm.out.read.no_float(call_with_symbols(function, args, kwargs, self.vm.methods.repeats()))
 
     def whole(self, value: Any, function: Any = int) -> Any:
         """`function(value)`, an int, of a symbolic float: a symbol of its own where the float is more than a quotient of sizes."""
@@ -531,27 +532,27 @@ class Symbols:
 # ---- symbols that reach Python's own code ----
 
 
-def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call real Python code. Where it takes no symbol, or writes one down as text, the numbers become constants, guarded."""
-    if not _has_symbol((args, kwargs)):
+def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], may_repeat: Any) -> Any:
+    """Call real Python code. Where it takes no symbol, or writes one down as text, the numbers become constants, guarded.
+
+    `may_repeat(error)` says whether a call that has failed can be made once more.
+    """
+    if not has_symbol((args, kwargs)):
         return function(*args, **kwargs)
     if _writes_text(function, args):
         return function(*concrete(args), **concrete(kwargs))
     if function is sum and type(args[0]) in (list, tuple):
-        args = (_as_numbers(args[0]), *args[1:])
+        args = (as_numbers(args[0]), *args[1:])
     elif getattr(function, "__module__", None) == "_operator" and all(
         isinstance(a, (int, float, *SYMBOLIC)) for a in args
     ):
-        args = _as_numbers(args)
+        args = as_numbers(args)
     try:
         return function(*args, **kwargs)
-    except (TypeError, AttributeError):  # unhashable as a key, unknown to C code, without int's methods
+    except (TypeError, AttributeError) as error:  # unhashable as a key, unknown to C code, without int's methods
+        if not may_repeat(error):
+            raise
         return function(*_concrete_but_owner(function, args), **concrete(kwargs))
-
-
-def _as_numbers(values: Any) -> Any:
-    """`values` with 1 and 0 for True and False, which torch 2.11 would put into an expression as truths."""
-    return type(values)(int(v) if isinstance(v, bool) else v for v in values)
 
 
 def _writes_text(function: Any, args: tuple[Any, ...]) -> bool:
@@ -569,14 +570,6 @@ def _concrete_but_owner(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]
     if works_on_first and args and isinstance(args[0], list | dict | set | deque):
         return (args[0], *concrete(args[1:]))
     return concrete(args)  # type: ignore[no-any-return]
-
-
-def _has_symbol(value: Any) -> bool:
-    if isinstance(value, list | tuple | set):
-        return any(map(_has_symbol, value))
-    if isinstance(value, dict):
-        return any(map(_has_symbol, value.values()))
-    return isinstance(value, SYMBOLIC)
 
 
 def concrete(value: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from ..torch_private.symbols import sym_sqrt
+from ..values.kinds import isinstance
 
 aten = torch.ops.aten
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -125,3 +126,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
 def applied(function: Callable[..., Any], operands: list[Any], call: Callable[..., Any]) -> Any:
     """`call(function, ...)` for an expression's operands: sums and products have many."""
     return call(function, *operands) if len(operands) == 1 else reduce(lambda a, b: call(function, a, b), operands)
+
+
+def as_numbers(values: Any) -> Any:
+    """`values` with 1 and 0 for True and False, which torch 2.11 would put into an expression as truths."""
+    return type(values)(int(v) if isinstance(v, bool) else v for v in values)
+
+
+def has_symbol(value: Any) -> bool:
+    """Whether a symbolic number is among the items of containers."""
+    if isinstance(value, list | tuple | set):
+        return any(map(has_symbol, value))
+    if isinstance(value, dict):
+        return any(map(has_symbol, value.values()))
+    return isinstance(value, Symbolic)

@@ -23,9 +23,10 @@ from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 from .emitter import Emitter
 from .recompile_reason import Miss, show
 
-__all__ = ["MISSING", "DefinitionCheck", "Definitions", "can_change", "lookup", "recording"]
+__all__ = ["MISSING", "STANDS_FOR", "DefinitionCheck", "Definitions", "can_change", "lookup", "recording"]
 
 MISSING = object()
+STANDS_FOR = "__intarsia_original__"
 _FRONTEND = __name__.rsplit(".", 2)[0]
 _now = threading.local()
 
@@ -44,8 +45,14 @@ def _find(cls: Any, name: str, after: type | None) -> tuple[Any, Any]:
     for owner in order if after is None else order[order.index(after) + 1 :]:
         namespace = owner.__dict__
         if name in namespace:
-            return namespace[name], owner
+            return _original(namespace[name]), owner
     return MISSING, None
+
+
+def _original(raw: Any) -> Any:
+    """What a class holds, where a method has a stand-in for the time that C code runs (`classes.special_methods`)."""
+    stands_for = type(raw) is types.FunctionType and raw.__name__ == STANDS_FOR
+    return getattr(raw, STANDS_FOR) if stands_for else raw
 
 
 def lookup(cls: type, name: str, after: type | None = None) -> tuple[Any, Any]:
@@ -98,7 +105,7 @@ class Definitions:
             if id(owner) not in self.made:
                 self.lookup(owner, name)
             if name in owner.__dict__:
-                return owner.__dict__[name], owner
+                return _original(owner.__dict__[name]), owner
         return MISSING, None
 
     def before(self, cls: type) -> Iterator[type]:

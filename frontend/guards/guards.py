@@ -226,7 +226,7 @@ class GuardSet:
 
     def add(self, kind: str, source: Source, expected: Any = None) -> None:
         """Add one part; the same fact about the same source is kept once."""
-        token = expected if kind in ("missing", "contains", "no attribute") else None
+        token = expected if kind in ("missing", "contains", "no attribute", "other") else None
         key = (kind, source, token)
         if key not in self.parts:
             self.parts[key] = Guard(kind, source, expected, self.where() if self.where is not None else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
@@ -17,10 +18,10 @@ from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
 from .constant import is_constant
 from .kinds import HEAP_TYPE, isinstance
-from .namespaces import instance_attr, namespace_source
+from .namespaces import find_method, instance_attr, namespace_source
 from .sets import removed, table
 
-__all__ = ["InstanceDict", "LazyDict", "Shadow", "list_items", "shadow_of"]
+__all__ = ["InstanceDict", "LazyDict", "Shadow", "compares_fields", "list_items", "shadow_of"]
 
 LARGE = 48
 
@@ -112,14 +113,21 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     if not _are_keys(vm, keys, source):
         raise Unsupported(f"the keys of {source.name()} are tensors or containers")
     vm.guards.add("keys", source, keys)
+    own = {type(key) for key in keys if _compares_itself(key) and not compares_fields(type(key))}
+    for kind in own:
+        vm.methods.take(kind, "a look-up")
+    if own and any(value.get(key, vm) is not item for key, item in value.items()):
+        raise Unsupported(f"a key of {source.name()} has changed since it was put in")
     for i, key in enumerate(keys):
         vm.user.held(key, _key_source(source, i))
+        vm.user.tell_apart(key, pinned=True)
     copy: Any = type(value)()
     if type(value) is defaultdict:
         copy.default_factory = vm.user.wrap(value.default_factory, Attr(source, "default_factory"))
     vm.user.track(value, copy, source)
-    for key in keys:
-        copy[key] = vm.user.wrap(value[key], Item(source, key))
+    items = Fetch(list, Fetch(dict.values, source))  # a guard that looks a key up runs its methods
+    for i, (key, item) in enumerate(value.items()):
+        copy[key] = vm.user.wrap(item, Item(items, i) if own else Item(source, key))
     return copy
 
 
@@ -136,6 +144,12 @@ def _compares_itself(value: Any) -> bool:
     kind = type(value)
     own = (lookup(kind, name)[0] is not vars(object)[name] for name in ("__eq__", "__hash__"))
     return bool(kind.__flags__ & HEAP_TYPE) and not is_constant(value) and not isinstance(value, type) and any(own)
+
+
+def compares_fields(kind: type) -> bool:
+    """Whether the equality and the hash of a class are those that `dataclass` makes of its fields."""
+    own = (find_method(kind, name) for name in ("__hash__", "__eq__"))
+    return dataclasses.is_dataclass(kind) and all(m is None or m.__code__.co_filename == "<string>" for m in own)
 
 
 def _by_tensor(vm: Interpreter, value: Any, source: Source, keys: list[Tensor]) -> Any:
@@ -162,6 +176,7 @@ def _set(vm: Interpreter, value: Any, source: Source) -> Any:
     vm.guards.add("keys", source, list(value))
     for i, key in enumerate(value):
         vm.user.held(key, _key_source(source, i))
+        vm.user.tell_apart(key, pinned=True)
     if type(value) is frozenset:
         return value
     made = recipe(value)

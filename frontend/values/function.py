@@ -112,9 +112,10 @@ class CallBack:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         vm = self.vm
+        vm.called_back += 1
         recording, vm.recording = vm.recording, False  # what the rules call is recorded by them
         try:
-            return vm.call(self.function, args, kwargs)
+            return vm.methods.handed(vm.call(self.function, args, kwargs))
         except UserRaise as raised:
             vm.carried = note(raised.value)
             raise raised.value from None

@@ -7,6 +7,9 @@ Files that look at the program's values import this one in its place.
 from __future__ import annotations
 
 import builtins
+import functools
+import sys
+import sysconfig
 import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ __all__ = [
     "IMMUTABLE_TYPE",
     "SYMBOLIC",
     "is_honest",
+    "is_library",
     "isinstance",
     "namespace_of",
     "namespace_reader",
@@ -92,3 +96,20 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(item)
+
+
+_LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _PACKAGE})
+
+
+@functools.lru_cache(maxsize=1024)
+def is_library(top: str) -> bool:
+    """Whether a package or module is torch's or Python's: by file, not by name alone, as a program may well have a module called `code`."""
+    if top in _LIBRARIES:
+        return True
+    if top not in sys.stdlib_module_names or top in ("__main__", "test"):  # Python's own tests are programs
+        return False
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return file is None or (file.startswith(_STDLIB) and "site-packages" not in file)
+
+
+_STDLIB = sysconfig.get_paths()["stdlib"]

@@ -143,7 +143,7 @@ def _repeats(vm: Interpreter, value: Any, other: Any) -> Any:
         return value
     index = objects.find_method(kind, "__index__")
     numeric = any(objects.find_method(kind, f"__{name}__") for name in ("mul", "rmul"))
-    return value if index is None or numeric else vm.call(index, (value,), {})
+    return value if index is None or numeric else vm.call(operator.index, (value,), {})
 
 
 def _of_the_other(vm: Interpreter, name: str, left: Any, right: Any) -> Any:
@@ -184,6 +184,9 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
             return _compare_sequences(vm, symbol, left, right)
         if type(left) is type(right) is dict and symbol in ("==", "!="):
             return _compare_dicts(vm, symbol, left, right)
+        if isinstance(left, deque) and isinstance(right, deque):
+            for x, y in zip(deque.__iter__(left), deque.__iter__(right), strict=False):
+                is_same(vm, x, y)
     check_operands(vm, (left, right), f"`{symbol}`")
     if objects.lookup(type(left), "__eq__")[1] is object:
         is_same(vm, left, right)
@@ -402,7 +405,7 @@ def _as_key(vm: Interpreter, obj: Any, key: Any) -> Any:
         return slice(*(_as_number(vm, part) for part in (key.start, key.stop, key.step)))
     index = objects.find_method(type(key), "__index__") if isinstance(obj, list | tuple | str | range) else None
     if index is not None:
-        return vm.call(index, (key,), {})
+        return vm.call(operator.index, (key,), {})
     refuse_opaque(vm, obj, "indexing")
     check_key(vm, key)
     return key
@@ -412,7 +415,7 @@ def _as_number(vm: Interpreter, value: Any) -> Any:
     if type(value) is torch.SymBool:
         return vm.truth(value)
     index = objects.find_method(type(value), "__index__") if not isinstance(value, Tensor) else None
-    return value if index is None else vm.call(index, (value,), {})
+    return value if index is None else vm.call(operator.index, (value,), {})
 
 
 def refuse_tracked(vm: Interpreter, obj: Any) -> None:

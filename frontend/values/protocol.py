@@ -7,18 +7,31 @@ C methods of the operands are asked through their own slots, which never call ba
 from __future__ import annotations
 
 import itertools
+import operator
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from ..calls.visibility import check_operands, refuse_opaque
 from ..errors import GraphBreak, UserRaise
+from ..graph.dynamic import concrete
 from ..guards.sameness import is_value_type
 from ..state import Interpreter
 from . import object as objects
+from .identity import Identity
 from .kinds import isinstance
 
-__all__ = ["binary_by_methods", "checked_iterator", "compare_by_methods", "is_written_in_python", "items_by_index"]
+__all__ = [
+    "answered",
+    "binary_by_methods",
+    "checked_iterator",
+    "compare_by_methods",
+    "is_written_in_python",
+    "items_by_index",
+]
 
 _NUMBERS = (int, float, complex)
 _SEQUENCES = (list, tuple, str, bytes, bytearray)
@@ -30,6 +43,35 @@ def is_written_in_python(value: Any, *names: str) -> bool:
     """Whether one of these special methods of `value` is Python code."""
     kind = type(value)
     return not is_value_type(value) and any(objects.find_method(kind, name) is not None for name in names)
+
+
+def answered(vm: Interpreter, function: Any, value: Any, special: str, result: Any, *args: Any) -> Any:
+    """What the built-in `function` makes of what a special method of `value` has returned: refused, or made plain, as in CPython."""
+    kind = type(result)
+    if kind in _ANSWERS.get(function, ()) and not (function is len and kind is int and not 0 <= result <= sys.maxsize):
+        return result
+    if function is float and kind is torch.SymInt:
+        return torch.sym_float(result)
+    if function is hash and kind is Identity:
+        return result
+    if function not in _ANSWERS and function is not hash:
+        return result  # of any type
+    warned = function in (int, float, complex, operator.index) and isinstance(result, _ANSWERS[function][0])
+    if isinstance(result, torch.Tensor) or warned and vm.effects.warned is None:
+        raise GraphBreak(f"{special} of a {type(value).__qualname__} gives a {vm.type_of(result).__qualname__}")
+    result = concrete(result)
+    stands_for = type(vm.type_of(value).__name__, (), {special: lambda *_: result})()
+    return vm.native(function, stands_for, *args)
+
+
+# The types of results that built-ins return as they are.
+_ANSWERS: dict[Any, tuple[type, ...]] = {
+    **dict.fromkeys((int, operator.index, len), (int, torch.SymInt)),
+    **dict.fromkeys((str, repr, format), (str,)),
+    float: (float, torch.SymFloat),
+    complex: (complex,),
+    bool: (bool, torch.SymBool),
+}
 
 
 def checked_iterator(vm: Interpreter, made: Any) -> Any:

@@ -30,6 +30,7 @@ from .lazy import Unread
 __all__ = ["UserState"]
 
 # What is asked of a module itself when it is called, unguarded.
+_MANY_KEYS = 32
 _MODULE_MARKS = ("_intarsia_disabled", "_compiled_call_impl")
 _STATE_TYPES = (contextvars.ContextVar,)
 
@@ -52,6 +53,9 @@ class UserState:
         # Where constants were found that equal ones may replace.
         self.places: dict[int, tuple[Any, dict[Source, None]]] = {}
         self.same_tables: set[int] = set()  # stand-ins of sets that are kept as these are
+        self.keys: dict[
+            int, tuple[Any, bool]
+        ] = {}  # the caller's objects that are keys; whether a guard says which each is
         self.opaque: dict[int, str] = {}  # the caller's objects that keep what they are in C
         self.items: dict[int, list[Any]] = {}  # what the caller's objects that derive from list hold
         vm.out.items_of = self.items_of
@@ -68,7 +72,7 @@ class UserState:
         """Let go of the caller's values: what a capture leaves behind waits for the garbage collector."""
         for known in (
             *(self.by_real, self.by_value, self.shadows, self.arg_tensors),
-            *(self.appended, self.items, self.constants, self.places),
+            *(self.appended, self.items, self.constants, self.places, self.keys),
         ):
             known.clear()  # type: ignore[attr-defined]
 
@@ -117,6 +121,20 @@ class UserState:
         """Whether taking an item from `value` would consume an iterator that capture did not make."""
         entry = self.by_value.get(id(value))
         return entry is not None and entry.real is value and lookup(type(value), "__next__")[1] is not None
+
+    def tell_apart(self, key: Any, pinned: bool = False) -> None:
+        """Guard which of the caller's objects that are keys are one object; `pinned`: a guard says already which this one is."""
+        known = self.by_value.get(id(key))
+        if known is None or known.real is not key or id(key) in self.keys:
+            return
+        pinned = pinned or isinstance(known.source, Const)
+        if not pinned and len(self.keys) > _MANY_KEYS:
+            self.vm.guards.add("is", known.source, key)
+            pinned = True
+        for other, other_pinned in self.keys.values():
+            if not (pinned and other_pinned) and type(other) is type(key):
+                self.vm.guards.add("other", known.source, self.by_value[id(other)].source)
+        self.keys[id(key)] = key, pinned
 
     def items_of(self, value: Any) -> list[Any] | None:
         """The items of an object of the caller's that derives from list, each guarded; for reading only."""
