@@ -23,6 +23,7 @@ from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .asked import number_asked
 from .checks import CHECK
+from .conditions import combined
 from .flow import join_of
 from .loop_shape import Shape
 from .loops import Loops
@@ -104,6 +105,8 @@ class Branches:
         shape = self.loops.shape(vm, frame)
         if shape is not None:
             return self._loop(vm, frame, shape, predicate)
+        if combined(vm, frame, predicate, true, false):
+            return None
         return self._branch(vm, frame, predicate, (true, false), frozenset())
 
     def _loop(self, vm: Interpreter, frame: Frame, shape: Shape, predicate: Tensor) -> str | None:
@@ -143,7 +146,7 @@ class Branches:
     def _both(
         self, vm: Interpreter, frame: Frame, predicate: Tensor, ways: tuple[int, int], joins: frozenset[int]
     ) -> str | None:
-        plan = Plan(frame.code, joins, known_of(vm, frame))
+        plan = Plan(vm, frame.code, joins, known_of(vm, frame), predicate.device)
         state = VisibleState(vm)
         tried = Prevented("")
         with vm.out.beside([]) as first:
@@ -152,9 +155,10 @@ class Branches:
                 with vm.out.beside([]) as second:
                     other = run_side(vm, frame, ways[1], joins)
                     build = plan.ended(one, other)
-                    pairs = [(one.at(path), other.at(path)) for path in plan.paths]
-                    for path, (a, b) in zip(plan.paths, pairs, strict=True):
-                        unequal(vm, path, a, b)
+                    pairs = list(zip(plan.chosen_of(one), plan.chosen_of(other), strict=True))
+                    for (path, kind), (a, b) in zip(plan.paths, pairs, strict=True):
+                        if kind is Tensor:
+                            unequal(vm, path, a, b)
                     reason = why_not(vm, predicate, pairs, pieces_of(first, second), pieces_of(second))
                     written = first.writes() or second.writes()
                     random = any(map(may_draw, (*pieces_of(first), *pieces_of(second))))
@@ -164,14 +168,15 @@ class Branches:
             raise Refused(f"a side of a branch writes to what was there before: {reason or frame.line}", "branches")
         if reason is None:
             ends = [run_side(vm, frame, way, joins) for way in ways]
-            chosen = self.choices.choose(vm, predicate, [tuple(end.at(path) for end in ends) for path in plan.paths])
+            chosen = self.choices.choose(vm, predicate, list(zip(*map(plan.chosen_of, ends), strict=True)))
         elif reason is tried.reason or random or not pairs or self.depth > 1 or any(a.requires_grad for a, _ in pairs):
             raise Prevented(reason)
         else:
             first_way, second_way = (_Way(vm, frame, way, joins, plan) for way in ways)
             chosen = list(branch(vm, "the branch", taken(vm, predicate), first_way, second_way, ()))
+            choice = self.choices.new()
             for made, (a, b) in zip(chosen, pairs, strict=True):
-                self.choices.note(made, a, b)
+                self.choices.note_either(made, a, b, choice)
         if callable(build):
             frame.result = build(chosen)
             return "return"
@@ -190,7 +195,7 @@ class _Way:
 
     def __call__(self) -> tuple[Tensor, ...]:
         end = run_side(*self.run)
-        return tuple(end.at(path) for path in self.plan.paths)
+        return tuple(self.plan.chosen_of(end))
 
 
 def known_of(vm: Interpreter, frame: Frame) -> set[int]:

@@ -6,7 +6,7 @@ import types
 
 from ..bytecode.instruction import Program, disassemble, per_code
 
-__all__ = ["always_raises", "following", "join_of"]
+__all__ = ["always_raises", "following", "join_of", "landed"]
 
 _LONGEST = 400  # instructions of a side that raises
 _WAITS = ("YIELD_VALUE", "SEND", "RETURN_GENERATOR")
@@ -20,6 +20,14 @@ def following(program: Program, at: int) -> list[int]:
     if op == "JUMP":
         return [arg]
     return [at + 1, arg] if op.startswith(("POP_JUMP", "FOR_ITER")) else [at + 1]
+
+
+def landed(program: Program, at: int) -> int:
+    """The instruction that runs where another leads, behind plain jumps."""
+    seen = 0
+    while program.instructions[at].op == "JUMP" and seen < _LONGEST:
+        at, seen = program.instructions[at].arg, seen + 1
+    return at
 
 
 def always_raises(code: types.CodeType, index: int, other: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..bytecode.instruction import Program, disassemble, per_code
-from .flow import following
+from .flow import following, landed
 
 __all__ = ["Shape", "Test", "shape_of"]
 
@@ -113,7 +113,7 @@ def _alike(program: Program, first: int, second: int) -> bool:
     """Whether the same happens from two instructions on."""
     assumed, ahead = set[tuple[int, int]](), [(first, second)]
     while ahead:
-        a, b = (_landed(program, at) for at in ahead.pop())
+        a, b = (landed(program, at) for at in ahead.pop())
         if a == b or (a, b) in assumed:
             continue
         assumed.add((a, b))
@@ -127,10 +127,3 @@ def _alike(program: Program, first: int, second: int) -> bool:
         else:
             ahead += zip(following(program, a), following(program, b), strict=True)
     return True
-
-
-def _landed(program: Program, at: int) -> int:
-    seen = 0
-    while program.instructions[at].op == "JUMP" and seen < _MOST:
-        at, seen = program.instructions[at].arg, seen + 1
-    return at

@@ -33,9 +33,9 @@ from ..state import Interpreter
 from ..torch_private.regions import WHILE_LOOP
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
-from .loop_memory import Sharing, sharing
 from .loop_shape import Shape, shape_of
 from .loop_state import Counter, Kinds, State, Surroundings
+from .memory import Sharing, sharing
 from .refused import Refused
 from .selects import is_cheap, name_of, pieces_of, taken
 from .sides import Prevented, Side
@@ -406,14 +406,14 @@ class _Loop:
         outermost = len(loops.running) == 1 and not self.vm.branches.depth
         kinds = self.kinds.found.values()
         pairs = [(a, b) for a, b, kind in zip(made, before, kinds, strict=True) if kind is Tensor]
-        found, there = shared
+        found, there, loop = *shared, choices.new()
         for k, (result, start) in enumerate(pairs):
             if outermost:
                 choices.note_first(result, start, self.first)
             else:
                 choices.note(result, start)
-            for memory in found.outside[k]:
-                choices.note(result, there[memory])
+            for memory, number in found.outside[k]:
+                choices.note(result, there[memory], *([] if number is None else [(loop, number)]))
         for j, k in found.pairs:
             choices.note_shared(pairs[j][0], pairs[k][0])
 

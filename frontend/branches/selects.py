@@ -18,10 +18,12 @@ import torch
 from torch import Tensor, fx
 
 from ..graph.output import MUTATES
+from ..graph.read_sizes import ReadSizes
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
 from ..values.kinds import isinstance
 from ..values.tensor import tensor_class
+from .memory import Atom, may_be_one
 from .sides import Path, Prevented, named
 
 __all__ = ["Choices", "pieces_of", "taken", "unequal", "why_not"]
@@ -98,11 +100,18 @@ def why_not(
 
 def is_cheap(node: fx.Node) -> bool:
     """Whether an operator may be computed for nothing: it has no effect, fails for no values, and costs little."""
-    if node.meta.get(MUTATES):
+    if node.meta.get(MUTATES) or any(map(_has_unknown_sizes, node.all_input_nodes)):
         return False
     if name_of(node) == "getitem":
         return not any(isinstance(n.meta.get("example_value"), Tensor) for n in node.all_input_nodes[1:])
     return name_of(node) in _CHEAP
+
+
+def _has_unknown_sizes(node: fx.Node) -> bool:
+    """Whether a size is what values decide: the operator may fail for it."""
+    value = node.meta.get("example_value")
+    sizes = value.shape if isinstance(value, Tensor) else ()
+    return any(isinstance(n, torch.SymInt) and ReadSizes.is_read(n) for n in sizes)
 
 
 def gradients_differ(vm: Interpreter, a: fx.Node, b: fx.Node) -> str | None:
@@ -161,16 +170,15 @@ class Choices:
     """What was chosen in a capture."""
 
     def __init__(self) -> None:
-        self.may_be: dict[
-            int, frozenset[int]
-        ] = {}  # by memory that was chosen: that which it is in eager is one of these
+        self.may_be: dict[int, frozenset[Atom]] = {}  # by memory that was chosen: that which it is in eager
+        self.made = 0  # how many choices there are
         self._alive: list[Tensor] = []
         # What a loop gives, what it is in eager where there is no round, and the condition of the first one.
         self.unless: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def choose(self, vm: Interpreter, predicate: Tensor, pairs: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
         """What is behind the branch for each pair."""
-        out = vm.out
+        out, choice = vm.out, self.new()
         first = taken(vm, predicate)
         known: dict[tuple[int, int], Tensor] = {}
         for a, b in (pairs := list(pairs)):
@@ -178,58 +186,70 @@ class Choices:
                 made = a if a is b else out.call_function(torch.where, (first, a, b), {})
                 known[id(a), id(b)] = made
                 if made is not a:
-                    self.note(made, a, b)
+                    self.note_either(made, a, b, choice)
         return [known[id(a), id(b)] for a, b in pairs]
 
-    def note(self, made: Tensor, *among: Tensor) -> None:
-        """`made` stands for one of these tensors."""
-        self._alive += [made, *among]
-        memory = _memory(made)
-        found = (self.may_be.get(m, frozenset([m])) for m in map(_memory, among))
-        self.may_be[memory] = self.may_be.get(memory, frozenset()).union(*found)
+    def new(self) -> int:
+        """A name for a choice."""
+        self.made += 1
+        return self.made
+
+    def note_either(self, made: Tensor, a: Tensor, b: Tensor, choice: int) -> None:
+        """`made` stands for `a` where a choice goes its first way, else for `b`."""
+        self.note(made, a, (choice, 0))
+        self.note(made, b, (choice, 1))
+
+    def note(self, made: Tensor, other: Tensor, *ways: tuple[int, int]) -> None:
+        """`made` stands for `other` where choices go these ways."""
+        self._alive += [made, other]
+        found = self.may_be.get(_memory(other)) or {(_memory(other), frozenset[tuple[int, int]]())}
+        self._add(made, *((m, before.union(ways)) for m, before in found))
 
     def note_shared(self, first: Tensor, second: Tensor) -> None:
         """These two stand for one tensor, or for two."""
-        both = frozenset([-len(self._alive) - 1])  # memory that only eager has
         self._alive += [first, second]
-        for memory in map(_memory, (first, second)):
-            self.may_be[memory] = self.may_be.get(memory, frozenset()) | both
+        both = (-self.new(), frozenset[tuple[int, int]]())  # memory that only eager has
+        for tensor in (first, second):
+            self._add(tensor, both)
+
+    def _add(self, made: Tensor, *atoms: Atom) -> None:
+        memory = _memory(made)
+        self.may_be[memory] = self.may_be.get(memory, frozenset()).union(atoms)
 
     def note_first(self, made: Tensor, before: Tensor, condition: Tensor) -> None:
         """`made` stands for `before` where a condition does not hold."""
         self._alive += [made, before]
-        self.may_be[_memory(made)] = frozenset([_memory(made)])
+        self._add(made, (_memory(made), frozenset()))
         self.unless.append((made, before, condition))
 
-    def memory_of(self, tensor: Tensor) -> frozenset[int]:
+    def memory_of(self, tensor: Tensor) -> frozenset[Atom]:
         """The memory that a tensor's may be in eager."""
-        return self._relation().get(memory := _memory(tensor), frozenset([memory]))
+        return self._relation().get(memory := _memory(tensor), frozenset([(memory, frozenset())]))
 
     def is_written(self, vm: Interpreter) -> bool:
         """Whether the graph, or the part of it that is being made, writes to a tensor that is one or another in eager."""
-        return _writes(self._relation(), vm.out._written)
+        return _concerns(self._relation(), vm.out._written)
 
     def is_one_of(self, tensor: Tensor) -> bool:
         """Whether a tensor's memory is one or another in eager."""
-        memory = _memory(tensor)
-        return any(found != {m} and (m == memory or memory in found) for m, found in self._relation().items())
+        return _concerns(self._relation(), {_memory(tensor)})
 
     def are_among(self, left: Any, right: Any) -> bool:
         """Whether two tensors may be one in eager."""
         if not self.may_be or not isinstance(left, Tensor) or not isinstance(right, Tensor):
             return False
-        return _memory(left) != _memory(right) and not self.memory_of(left).isdisjoint(self.memory_of(right))
+        return _memory(left) != _memory(right) and may_be_one(self.memory_of(left), self.memory_of(right))
 
-    def _relation(self) -> dict[int, frozenset[int]]:
+    def _relation(self) -> dict[int, frozenset[Atom]]:
         """What was chosen, with what loops give where there is no round."""
-        without: dict[int, frozenset[int]] = {}
+        without: dict[int, frozenset[Atom]] = {}
 
-        def complete(found: frozenset[int]) -> frozenset[int]:
-            return frozenset().union(*(without.get(m, (m,)) for m in found))
+        def complete(found: frozenset[Atom]) -> frozenset[Atom]:
+            return found.union(*(((o, w | ways) for o, w in without.get(m, ())) for m, ways in found))
 
         for made, before, _ in self.unless:
-            memory, other = _memory(made), _memory(before)
-            without[memory] = complete(self.may_be.get(other, frozenset([other]))) | {memory}
+            other = _memory(before)
+            without[_memory(made)] = complete(self.may_be.get(other, frozenset([(other, frozenset())])))
         return {memory: complete(found) for memory, found in self.may_be.items()} if without else self.may_be
 
     def refusal(self, vm: Interpreter, results: Sequence[Tensor]) -> str | None:
@@ -241,23 +261,30 @@ class Choices:
         begun = {id(condition): condition for _, _, condition in self.unless}
         return None if all(vm.checks.begins(vm, condition) for condition in begun.values()) else reason
 
-    def _refusal(self, vm: Interpreter, results: Sequence[Tensor], relation: dict[int, frozenset[int]]) -> str | None:
+    def _refusal(self, vm: Interpreter, results: Sequence[Tensor], relation: dict[int, frozenset[Atom]]) -> str | None:
         if not relation:
             return None
-        if _writes(relation, vm.out._written):
+        if _concerns(relation, vm.out._written):
             return "a tensor is written to that is one of two, by a tensor's value"
         inputs = [i.fake for i in vm.out.inputs.values() if isinstance(i.fake, Tensor) and not is_composite(i.fake)]
-        seen = set[int]()
-        for memory in dict.fromkeys(map(_memory, (*inputs, *results))):
-            found = relation.get(memory, frozenset([memory]))
-            if not found.isdisjoint(seen):
-                return "a tensor is given out that is one of two, by a tensor's value"
-            seen |= found
+        seen = dict.fromkeys(map(_memory, (*inputs, *results)))
+        found = [relation.get(memory) or frozenset([(memory, frozenset[tuple[int, int]]())]) for memory in seen]
+        if any(m in relation and may_be_one(a, b) for k, m in enumerate(seen) for a, b in _pairs(found, k)):
+            return "a tensor is given out that is one of two, by a tensor's value"
         return None
 
 
-def _writes(relation: dict[int, frozenset[int]], written: Collection[int]) -> bool:
-    return any(found != {m} and (m in written or not found.isdisjoint(written)) for m, found in relation.items())
+def _pairs(found: list[frozenset[Atom]], place: int) -> list[tuple[frozenset[Atom], frozenset[Atom]]]:
+    return [(found[place], other) for k, other in enumerate(found) if k != place]
+
+
+def _concerns(relation: dict[int, frozenset[Atom]], memory: Collection[int]) -> bool:
+    """Whether something of this memory is one or another in eager."""
+    for made, atoms in relation.items():
+        among = {m for m, _ in atoms}
+        if among != {made} and (made in memory or not among.isdisjoint(memory)):
+            return True
+    return False
 
 
 def _memory(tensor: Tensor) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,9 +24,11 @@ from ..errors import CaptureError, UserRaise
 from ..guards.sameness import indistinguishable
 from ..state import Interpreter
 from ..values.constant import has_identity, is_constant
+from ..values.identity import PLAIN_KINDS
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from ..values.tensor import TensorMethod
+from .truths import as_tensor, number_in
 
 __all__ = ["Ended", "Path", "Plan", "Prevented", "named", "run_side", "shown"]
 
@@ -162,7 +164,7 @@ _TAKES_ITEMS = frozenset(["LIST_EXTEND", "UNPACK_SEQUENCE", "CONTAINS_OP", "CALL
 def _added(vm: Interpreter, frame: Frame, symbol: str) -> None:
     """`x += y` of numbers, which makes another one."""
     left = frame.stack[-2]
-    if not is_constant(left):
+    if not is_constant(left) and type(left) not in PLAIN_KINDS:
         raise Prevented(f"`{symbol}` writes to a {vm.type_of(left).__name__} in {Side(vm).place()}")
     HANDLERS["BINARY_OP"](vm, frame, symbol)
 
@@ -255,11 +257,25 @@ def _run(vm: Interpreter, frame: Frame, steps: Any, joins: frozenset[int]) -> En
 
 
 class Plan:
-    """What the frame holds behind both sides: what is one value on both, and the paths to tensors of which one is chosen."""
+    """What the frame holds behind both sides: what is one value on both, and the paths to tensors and numbers of which one is chosen.
 
-    def __init__(self, code: types.CodeType, joins: frozenset[int], known: set[int]) -> None:
-        self.code, self.joins, self.known = code, joins, known
-        self.paths: list[Path] = []
+    Numbers are chosen as tensors without dimensions, on the condition's device.
+    """
+
+    def __init__(
+        self, vm: Interpreter, code: types.CodeType, joins: frozenset[int], known: set[int], device: torch.device
+    ) -> None:
+        self.vm, self.code, self.joins, self.known, self.device = vm, code, joins, known, device
+        self.paths: list[tuple[Path, type]] = []
+
+    def chosen_of(self, end: Ended) -> list[Tensor]:
+        """What is chosen, as one side has left it."""
+        found = [(path, kind, end.at(path)) for path, kind in self.paths]
+        made = [v if kind is Tensor else as_tensor(self.vm, v, kind, self.device) for _, kind, v in found]
+        odd = next((path for (path, _, _), tensor in zip(found, made, strict=True) if tensor is None), None)
+        if odd is not None:
+            raise Prevented(f"{named(odd)} is a number that changes between calls")
+        return made  # type: ignore[return-value]
 
     def ended(self, first: Ended, second: Ended) -> Any:
         """The state behind the branch, with a function of the chosen tensors for each value."""
@@ -285,16 +301,37 @@ class Plan:
         if a is b:
             return lambda chosen: a
         if isinstance(a, Tensor) and isinstance(b, Tensor):
-            place = len(self.paths)
-            self.paths.append(path)
-            return lambda chosen: chosen[place]
+            return self._chosen(path, Tensor)
         if is_constant(a) and is_constant(b) and indistinguishable(a, b) and not has_identity(a):
             return lambda chosen: a
+        number = _number_kind(a)
+        if number is not None and number is _number_kind(b) and self.vm.dynamic.may_be_late():
+            return self._chosen(path, number)
         kind = type(a)
         if kind is type(b) and kind in (tuple, list) and len(a) == len(b) and not {id(a), id(b)} & self.known:
             items = [self._value(x, y, (*path, k)) for k, (x, y) in enumerate(zip(a, b, strict=True))]
             return lambda chosen: kind([item(chosen) for item in items])
         raise Prevented(f"{named(path)} is {shown(a)} on one side and {shown(b)} on the other")
+
+    def _chosen(self, path: Path, kind: type) -> Any:
+        place = len(self.paths)
+        self.paths.append((path, kind))
+
+        def value(chosen: Sequence[Tensor]) -> Any:
+            made = chosen[place] if kind is Tensor else number_in(self.vm, chosen[place], kind)
+            if made is None:
+                raise Prevented(f"{named(path)}, a number, differs between the sides")
+            return made
+
+        return value
+
+
+def _number_kind(value: Any) -> type | None:
+    """The type of a number that a tensor of 64 bits holds as it is."""
+    kind = PLAIN_KINDS.get(type(value), type(value))
+    if kind is int and type(value) is int and abs(value) >= 1 << 63:
+        return None
+    return kind if kind in (bool, int, float) else None
 
 
 def named(path: Path) -> str:

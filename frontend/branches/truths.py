@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -17,12 +19,13 @@ from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import data_dependent_errors
 from ..torch_private.symbols import unknown_int
+from ..values.constant import is_constant
 from ..values.kinds import isinstance
 from .asked import number_asked
 
 _UNKNOWN: Any = (GraphBreak, *data_dependent_errors())
 
-__all__ = ["as_operand", "as_tensor", "number_in", "tensor_of_truth", "truth_of", "undecided"]
+__all__ = ["any_of", "as_operand", "as_tensor", "number_in", "tensor_of_truth", "truth_of", "undecided"]
 
 
 def undecided(vm: Interpreter, value: Any) -> Tensor | None:
@@ -36,7 +39,7 @@ def undecided(vm: Interpreter, value: Any) -> Tensor | None:
     except _UNKNOWN:
         expr = value.node.expr
         try:
-            return _tensor(vm, expr if type(value) is torch.SymBool else sympy.Ne(expr, 0))
+            return _value(vm, expr if type(value) is torch.SymBool else sympy.Ne(expr, 0))
         except GraphBreak:  # no tensor holds what it is made of
             return None
     return None
@@ -59,6 +62,24 @@ def truth_of(vm: Interpreter, value: Any) -> Any:
     known = number_asked(vm, found) if known is None else known
     truth = read_truth(vm, found) if known is None else bool(known)
     return vm.truth(value) if truth is None else truth
+
+
+def any_of(vm: Interpreter, values: Sequence[Any], wanted: bool) -> Any:
+    """Whether one of these has this truth, where only the running program knows; None where they are more than tensors and numbers."""
+    known = [tensor_of_truth(vm, value) for value in values]
+    tensors = [v for v in known if isinstance(v, Tensor) and getattr(v, "constant", None) is None]
+    if not tensors or any(v.numel() != 1 or v.device != tensors[0].device or not vm.out.is_known(v) for v in tensors):
+        return None
+    if vm.overrides.concern(tuple(tensors)) or not all(isinstance(v, Tensor) or is_constant(v) for v in known):
+        return None
+    if any(bool(v) is wanted for v in known if not isinstance(v, Tensor)):
+        return None  # which may be the first one
+    made = None
+    for tensor in tensors:
+        one = vm.out.call_function(torch.ne if wanted else torch.eq, (tensor, 0), {})
+        one = vm.out.call_method("reshape", (one, ()), {}) if one.dim() else one
+        made = one if made is None else vm.out.call_function(torch.logical_or, (made, one), {})
+    return truth_of(vm, made)
 
 
 def as_operand(vm: Interpreter, value: Any, other: Any) -> Any:
@@ -91,41 +112,45 @@ def as_tensor(vm: Interpreter, value: Any, kind: type, device: torch.device) -> 
             return late
         if type(value) is torch.SymFloat:
             return None
-        made = _tensor(vm, value.node.expr)
+        made = _value(vm, value.node.expr)
+        if not isinstance(made, Tensor):
+            return vm.out.call_function(torch.full, ((), made), {"dtype": dtype, "device": device})  # type: ignore[no-any-return]
         return made if made.dtype == dtype else None
 
 
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
-def _tensor(vm: Interpreter, expr: Any) -> Any:
-    """A 0-dim tensor that holds what an expression of numbers does; a number for one without symbols."""
+def _value(vm: Interpreter, expr: Any) -> Any:
+    """A 0-dim tensor that holds what an expression of numbers does; a number for one of sizes alone."""
     if expr.is_Integer:
         return int(expr)
     if expr in (sympy.true, sympy.false):
         return bool(expr)
     if expr.is_Symbol:
-        return vm.out.read.tensor_of(vm.out, expr)
+        return vm.out.read.value_of(vm.out, expr)
     truth = _truth(vm, expr)
     if truth is not None:
         return truth
-    function = _FUNCTIONS.get(type(expr).__name__)
+    function, of_numbers = _FUNCTIONS.get(type(expr).__name__, (None, None))
     if function is None:
         raise GraphBreak(f"a number that depends on a tensor's values decides: {expr}")
     with torch.no_grad():
-        made, *rest = (_tensor(vm, part) for part in expr.args)
+        made, *rest = (_value(vm, part) for part in expr.args)
+        if of_numbers is None and not isinstance(made, Tensor):
+            if isinstance(rest[0], Tensor):
+                function, made, rest = _FLIPPED.get(function, function), rest[0], [made]
+            else:  # a truth of sizes
+                made = vm.out.call_function(torch.full, ((), made), {"dtype": torch.int64})
         if not rest:
             return vm.out.call_function(function, (made,), {})
         for part in rest:
-            if not isinstance(made, Tensor):
-                flipped = _FLIPPED.get(function, function)
-                made = (
-                    vm.out.call_function(flipped, (part, made), {})
-                    if isinstance(part, Tensor)
-                    else function(made, part)
-                )
-            else:
+            if isinstance(made, Tensor):
                 made = vm.out.call_function(function, (made, part), {})
+            elif isinstance(part, Tensor):
+                made = vm.out.call_function(function, (part, made), {})
+            else:
+                made = of_numbers(made, part)
     return made
 
 
@@ -138,17 +163,18 @@ def _truth(vm: Interpreter, expr: Any) -> Tensor | None:
     return vm.out.call_function(torch.logical_not, (made,), {})  # type: ignore[no-any-return]
 
 
-_FUNCTIONS: dict[str, Any] = {
-    "Add": torch.add,
-    "Mul": torch.mul,
-    "Equality": torch.eq,
-    "Unequality": torch.ne,
-    "StrictLessThan": torch.lt,
-    "LessThan": torch.le,
-    "StrictGreaterThan": torch.gt,
-    "GreaterThan": torch.ge,
-    "Not": torch.logical_not,
-    "And": torch.logical_and,
-    "Or": torch.logical_or,
+# By the class of an expression: the function of tensors, and that of numbers for those whose operands may change places.
+_FUNCTIONS: dict[str, tuple[Any, Any]] = {
+    "Add": (torch.add, operator.add),
+    "Mul": (torch.mul, operator.mul),
+    "Equality": (torch.eq, None),
+    "Unequality": (torch.ne, None),
+    "StrictLessThan": (torch.lt, None),
+    "LessThan": (torch.le, None),
+    "StrictGreaterThan": (torch.gt, None),
+    "GreaterThan": (torch.ge, None),
+    "Not": (torch.logical_not, None),
+    "And": (torch.logical_and, None),
+    "Or": (torch.logical_or, None),
 }
 _FLIPPED: dict[Any, Any] = {torch.lt: torch.gt, torch.gt: torch.lt, torch.le: torch.ge, torch.ge: torch.le}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..branches.truths import any_of
 from ..errors import UserRaise
 from ..graph.dynamic import concrete
 from ..state import EITHER, Interpreter
@@ -123,17 +124,20 @@ ROWS.rule(min)(_extreme(min, "<"))
 
 
 @ROWS.rule(any)
-def _any(vm: Interpreter, values: Any) -> bool:
+def _any(vm: Interpreter, values: Any) -> Any:
     return _first(vm, values, True)
 
 
 @ROWS.rule(all)
-def _all(vm: Interpreter, values: Any) -> bool:
-    return not _first(vm, values, False)
+def _all(vm: Interpreter, values: Any) -> Any:
+    return operators.unary(vm, "not", _first(vm, values, False))
 
 
-def _first(vm: Interpreter, values: Any, wanted: bool) -> bool:
+def _first(vm: Interpreter, values: Any, wanted: bool) -> Any:
     """Whether some value has this truth; the iterator is left where that is known."""
+    late = any_of(vm, values, wanted) if type(values) in (list, tuple) else None
+    if late is not None:
+        return late
     iterator = vm.iterate(values)
     while True:
         more, item = vm.advance(iterator)

@@ -137,6 +137,7 @@ def _of_two(tensor: Call, *args: Any, **kwargs: Any) -> Any:
 _WIDENED = frozenset(["mul", "multiply", "div", "divide", "true_divide", "truediv", "add", "sub", "subtract"])
 _RULES: dict[str, Any] = {
     **dict.fromkeys([*_WIDENED, "pow", "imul", "itruediv", "mul_", "div_"], _binary),
+    **dict.fromkeys(["gt", "lt", "ge", "le", "eq", "ne"], _binary),
     **dict.fromkeys(["add", "sub", "subtract", "add_", "sub_", "iadd", "isub"], _sum),
     **dict.fromkeys(["clamp", "clip"], _between),
     **dict.fromkeys(["lerp", "lerp_"], _towards),

@@ -76,13 +76,15 @@ class ReadSizes:
             return node.args[0].meta["example_value"], ".item()"  # type: ignore[union-attr]
         return node.meta["example_value"], f".shape[{dim}]"
 
-    def tensor_of(self, out: Any, symbol: sympy.Symbol) -> Tensor:
-        """A 0-dim tensor that holds a symbol of which only the running program knows the number, or a size of the graph's."""
+    def value_of(self, out: Any, symbol: sympy.Symbol) -> Any:
+        """A 0-dim tensor that holds a symbol of which only the running program knows the number; of a size the size."""
         if symbol in self.late:
             return self.late[symbol][0]
-        if symbol in self._shown and self._shown[symbol][1] is None:
-            return self._shown[symbol][0].args[0].meta["example_value"]  # type: ignore[union-attr,no-any-return]
-        raise GraphBreak("a size decides together with a tensor's value")
+        if symbol in out.symbols:
+            info, method, dim = out.symbols[symbol]
+            return getattr(info.fake, method)(dim) if method else info.fake
+        node, place, size = self._show(symbol)
+        return node.args[0].meta["example_value"] if place is None else size  # type: ignore[union-attr]
 
     def any(self) -> bool:
         """Whether the graph has one."""

@@ -409,12 +409,18 @@ def selects(x):
 
 def decides(x):
     z = x.masked_select(x > 0)
+    return z * 2 if z.shape[0] > 3 else z[:0]
+
+
+def chooses(x):
+    z = x.masked_select(x > 0)
     return z * 2 if z.shape[0] > 3 else z + 1
 
 
 DATA_DEPENDENT: dict[str, Any] = {
     "boolean index": selects,
-    "a branch on the size": decides,
+    "a branch on the size": chooses,
+    "a branch on the size, and another size": decides,
     "nonzero": lambda x: (torch.nonzero(x > 0).float() + 1).mean(0),
     "unique": lambda x: (torch.unique(x.round()) * 2).view(-1) + x.shape[0],
     "repeat_interleave": lambda x: torch.repeat_interleave(torch.arange(x.shape[0])) * 2,

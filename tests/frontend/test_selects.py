@@ -111,6 +111,13 @@ def large(x):
     return x.sum()
 
 
+def number(x):
+    n = 0
+    if x.sum() > 0:
+        n = 1
+    return x + n
+
+
 def checked(x):
     if x.sum() > 0:
         if not isinstance(x, torch.Tensor) or issubclass(type(x), int) or not hasattr(x, "sin"):
@@ -141,7 +148,7 @@ def shared_variables(x):
 
 
 ONE = (returned, one_side, expressions, inlined, unpacked, nested_containers, several, deeper, in_a_loop, unread)
-ONE += (conjunction, extremes, large, checked, comprehensions, shared_variables)
+ONE += (conjunction, extremes, large, checked, comprehensions, shared_variables, number)
 
 
 def same_object(x):
@@ -174,11 +181,11 @@ def two_of_them(x):
     return y, z
 
 
-def number(x):
+def two_kinds(x):
     n = 0
     if x.sum() > 0:
-        n = 1
-    return x + n
+        n = 1.0
+    return x + n, n
 
 
 def appended(x):
@@ -330,7 +337,7 @@ OTHERS = {
     by_identity: "given out",
     written_later: "written to",
     two_of_them: "given out",
-    number: "n is 1 on one side and 0 on the other",
+    two_kinds: "n is 1.0 on one side and 0 on the other",
     appended: "list.append is called in `found.append(x)`",
     dtypes: "what is returned has the dtype",
     in_place: "`+=` writes to a Tensor in `y += 1`",

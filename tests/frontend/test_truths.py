@@ -101,8 +101,100 @@ def branches(x):
     return x * 2
 
 
+def either(x):
+    n = 0
+    while x.max() > 3 or n < 2:
+        x, n = x * 0.5, n + 1
+    return x + 1, n
+
+
+def either_in_both(x):
+    n = 0
+    while (x > 0.3).any() and (n < 3 or x.min() < -0.2):
+        x, n = x * 0.7, n + 1
+    return x + 0, n
+
+
+def one_of_a_list(x):
+    n = 0
+    while any([x.max() > 3, x.sum() > 5]) and not all((x.max() < 1, True)):
+        x, n = x * 0.5, n + 1
+    return x + 1, n
+
+
+def of_three(x):
+    if x.max() > 1 and (x.min() < 0 or x.sum() > 3) and not x.mean() > 10:
+        return x * 2
+    return x - 1
+
+
+def bisected(x):
+    low, high, middle = 0.0, 64.0, x.abs().mean()
+    while high - low > 1e-2:
+        half = (low + high) / 2
+        if middle > half:
+            low = half
+        else:
+            high = half
+    return low, high
+
+
+def bisected_in_tensors(x):
+    low, high, middle = torch.tensor(0.0), torch.tensor(64.0), x.abs().mean()
+    while (high - low).item() > 1e-2:
+        half = (low + high) / 2
+        if (half < middle).item():
+            low = half
+        else:
+            high = half
+    return low, high
+
+
+def patience(x):
+    best, wait = float("inf"), 0
+    for i in range(10):
+        loss = x.abs().sum().item()
+        if loss < best - 0.5:
+            best, wait = loss, 0
+        else:
+            wait += 1
+        if wait >= 2 or loss < 0.1:
+            break
+        x = x * 0.7
+    return x + 1, best, wait, i
+
+
+def numbers_of_branches(x):
+    n, scale, large = 0, 1.0, False
+    if x.sum() > 0:
+        n += 1
+    if x.max() > 5:
+        n, scale, large = n + 2, scale * 0.1, True
+    return x * scale + n, n, scale, large
+
+
+def how_many_there_are(x):
+    return x * 2 if len((x > 1).nonzero()) > 2 else x + 1
+
+
+def the_first_of_none(x):
+    """A part that fails where Python does not come to it is no part of the condition."""
+    found = (x > 1).nonzero()
+    return x * 2 if len(found) > 0 and found[0, 0] > 1 else x - 1
+
+
 ONE_GRAPH = [item_below, as_float, until_it_is_close, until_it_is_equal, best_so_far, flag, with_bits, counted, finite]
-ONE_GRAPH += [kept, compared, read_before_a_write, branches]
+ONE_GRAPH += [
+    either,
+    either_in_both,
+    one_of_a_list,
+    of_three,
+    bisected,
+    bisected_in_tensors,
+    patience,
+    numbers_of_branches,
+]
+ONE_GRAPH += [how_many_there_are, the_first_of_none, kept, compared, read_before_a_write, branches]
 ENDLESS_WITH_NAN = [until_it_is_close, until_it_is_equal, best_so_far]
 
 

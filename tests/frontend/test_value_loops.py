@@ -185,6 +185,13 @@ def loops_in_loops(x):
     return out, x + 1
 
 
+def index_that_the_length_guards(x):
+    n, row = 0, x.flatten()
+    while n < 12 and row[n] < 1:
+        n += 1
+    return n, row * 2
+
+
 class Halving(nn.Module):
     def __init__(self):
         super().__init__()
@@ -219,6 +226,7 @@ ONE_GRAPH += [
     pair_carried,
     with_range_of_steps,
     recurrent,
+    index_that_the_length_guards,
     in_a_method,
 ]
 
@@ -316,15 +324,7 @@ def views_of_what_is_written(x):
     return out, row
 
 
-def index_that_the_length_guards(x):
-    n, row = 0, x.flatten()
-    while n < 12 and row[n] < 1:
-        n += 1
-    return n, row * 2
-
-
 REASONS = {
-    index_that_the_length_guards: "control flow depends on a tensor's value",
     another_dtype: "x has the dtype torch.float32 before a round of the loop and torch.float64 behind it",
     another_size: "x has the sizes",
     another_kind: "last is None before a round of the loop and a Tensor behind it",
