@@ -73,7 +73,7 @@ def twice_differentiable(
                 loose = [i for i, (a, h) in pairs if _is_tensor(a) and not h]
             node.differentiate_with(lambda kept, arriving: _again(gm, kept, arriving, second))
         found = results[place].grad_fn
-        if found is not None:  # gradients may be off now
+        if found is not None and aot_node(found) is not None:  # gradients may be off now, or the call ran in eager
             kept = list(args)
             for i in loose:
                 kept[i] = weakref.ref(args[i])

@@ -185,6 +185,9 @@ class Tracer(CaptureMode):
         try:
             if node.target in REGIONS:
                 return REGIONS[node.target](self, *args, **kwargs)
+            if node.target is torch._check and isinstance(args[0], torch.SymBool):
+                binders = map(self.symbols.binder, args[0].node.expr.free_symbols)
+                self.effects += [n for n in binders if n is not None and n.op != "placeholder"]
             with self:
                 if node.op == "call_function":
                     return node.target(*args, **kwargs)  # type: ignore[operator]

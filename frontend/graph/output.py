@@ -416,9 +416,8 @@ class OutputGraph:
         """A node for a number that a method of a tensor gives."""
         return self._emit("call_method", method, args, {}, value)
 
-    def check(self, condition: Any) -> None:
+    def check(self, expr: sympy.Expr) -> None:
         """A node that says what holds for numbers that only the running program knows."""
-        expr = condition.node.expr
         function, _ = FUNCTIONS.get(type(expr).__name__, (None, None))
         if function is None:
             raise Unsupported(f"symbolic sizes: no rule for {type(expr).__name__} in {expr}")

@@ -83,10 +83,12 @@ def check_relation(vm: Interpreter, condition: Any) -> bool:
     """Note in the graph that a relation between numbers holds that only the running program knows; False of any other condition."""
     if not isinstance(condition, torch.SymBool) or not vm.out.read.is_read(condition):
         return False
+    vm.out.read.refuse_gradients(vm.out, GraphBreak("a number that is read of tensors is checked, with gradients"))
+    expr = to_expr(condition)  # as long as torch's environment does not take it for true
     try:
         torch._check(condition)
     except RuntimeError:  # it never holds: eager's own error
         raise GraphBreak("a check of numbers that are read of tensors does not hold") from None
-    if to_expr(condition) not in (True, False):
-        vm.out.check(condition)
+    if expr not in (True, False):
+        vm.out.check(expr)
     return True

@@ -32,7 +32,7 @@ class ReadSizes:
     def __init__(self) -> None:
         self.allow: Callable[[], bool] = bool
         self.node: Callable[[Tensor], fx.Node]
-        self._first: GraphBreak | None = None  # where a number was read first
+        self._first: GraphBreak | None = None  # where a number was read or checked first
         self._numbers: dict[tuple[int, int], Any] = {}  # by the tensor, which the graph keeps, and its version
         self._shown: dict[sympy.Symbol, tuple[fx.Node, int | None, Any]] = {}
         # Those that are read where they are first asked for, of 0-dim tensors.
@@ -95,15 +95,19 @@ class ReadSizes:
         if self._first is not None and info.requires_grad and torch.is_grad_enabled():
             raise self._first
 
+    def refuse_gradients(self, out: Any, refused: GraphBreak) -> None:
+        """Break, with `refused`, as soon as the graph takes gradients: now, or at the input that brings them."""
+        self._first = self._first or refused
+        for info in out.used:
+            self.check_gradients(info)
+
     def known(self, tensor: Tensor, written: bool) -> Any:
         """The number that was read of a tensor which nobody has written to since; else None."""
         return None if written else self._numbers.get((id(tensor), tensor._version))
 
     def number(self, out: Any, of: Tensor, tensor: Tensor, refused: GraphBreak) -> Any:
         """The number in a tensor, a copy `of` another one that nobody else writes to; `refused` is the break here."""
-        self._first = self._first or refused
-        for info in out.used:
-            self.check_gradients(info)
+        self.refuse_gradients(out, refused)
         with scalar_outputs(out.shape_env):
             value = tensor.item()
         symbol = unknown_symbol(value)

@@ -52,6 +52,10 @@ class SymNodes:
         if isinstance(size, Symbolic) and size.node.expr.is_Symbol:
             self.sources.setdefault(size.node.expr, (size, *call))
 
+    def binder(self, symbol: Any) -> fx.Node | None:
+        """The node whose result shows a symbol."""
+        return self.sources[symbol][2] if symbol in self.sources else self.nodes.get(symbol)
+
     def node_for(self, value: Any) -> Any:
         """A node (or plain number) that computes the SymInt, SymFloat or SymBool ``value``."""
         expr = value.node.expr

@@ -347,7 +347,8 @@ class LoopEmitter:
 
     def _load(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
         memory, flat, mask, other = node.data
-        conditions = [self.index(c) for c in mask]
+        # An index outside counts as 0, and there may be no element 0.
+        conditions = [*dict.fromkeys(self.index(c) for c in (*mask, *(dim(bind.data[1] - 1) for bind in node.args)))]
         if any(is_nonnegative(dim(-1 - c), self.ranges) for c in conditions):
             return self._constant(scope, self._nothing(node.dtype) if other is None else other, node.dtype)
         conditions = [c for c in conditions if not is_nonnegative(c, self.ranges)]
