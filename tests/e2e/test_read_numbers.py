@@ -130,12 +130,18 @@ def compared(x: Tensor) -> Tensor:
     return x * (count(x) > 1)
 
 
-@pytest.mark.parametrize("program", [decided, half, compared])
+@pytest.mark.parametrize("program", [half, compared])
 def test_what_breaks(program: Callable[..., Tensor]) -> None:
     compiled = intarsia.compile(program)
     for x in (some(3), some(0), some(1)):
         torch.testing.assert_close(compiled(x), program(x))
     assert intarsia.explain(program)(some(3)).breaks[0].function == program.__name__
+
+
+def test_a_number_decides() -> None:
+    compiled = intarsia.compile(decided, fullgraph=True)
+    for x in (some(3), some(0), some(1), some(2)):
+        torch.testing.assert_close(compiled(x), decided(x))
 
 
 def trained(x: Tensor, w: Tensor) -> Tensor:
