@@ -55,6 +55,7 @@ CPU: Road = (
 )
 
 GPU: Road = (
+    ("device-counters", "graph.device_counters:DeviceCounters"),  # the number of a loop's round stays on the GPU
     ("decompose", "graph.decompose:Decompose"),  # ATen operations become primitives: aten -> prim
     ("canonicalize", "graph.canonicalize:Canonicalize"),  # equal programs get one form
     ("constant-fold", "graph.constant_fold:ConstantFold"),  # what depends on numbers alone is computed

@@ -143,16 +143,24 @@ def capture(
     *,
     dynamic: bool | None = None,
     exporting: bool = False,
+    compiling: bool = False,
 ) -> Capture:
     """Capture the call `fn(*args, **kwargs)`; all results are the graph's. `exporting`: the program is told so, where it asks.
+
+    With `compiling` the graph is the one that `compile` makes with its own backend: it may have results more that say whether a check of the
+    program's has failed, which the caller has to read, and it computes with numbers that change.
 
     Raises Unsupported or GraphBreak (with the user's line) where that is not possible, ProgramRaised where the
     program itself raises. Nothing that the program can see is changed.
     """
     parameters = Parameters.of(fn)
     values = parameters.bind(tuple(args), kwargs or {})
-    attempt = _Attempt(fn, parameters, values, bool(dynamic), None, None, hooks=True, views=False, exporting=exporting)
-    return attempt.first()
+    marks = Marks()
+    marks.floats = compiling
+    refused = None if compiling else ""
+    return _Attempt(
+        fn, parameters, values, bool(dynamic), marks, None, exporting, hooks=True, views=False, refused=refused
+    ).first()
 
 
 def capture_bound(

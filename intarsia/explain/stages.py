@@ -205,12 +205,12 @@ def _traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Cap
     """The function as a graph for inference; one that calls backward itself raises without gradients, and is captured with them."""
     try:
         with torch.no_grad():
-            captured = capture(fn, args, kwargs)
+            captured = capture(fn, args, kwargs, compiling=True)
             return captured, functionalize(captured.graph_module, captured.example_inputs)
     except ProgramRaised:
         if not torch.is_grad_enabled():
             raise
-    captured = capture(fn, args, kwargs)
+    captured = capture(fn, args, kwargs, compiling=True)
     return captured, functionalize(captured.graph_module, captured.example_inputs)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, SSAValue
 
-from ...ir.binding import ASSUMED, all_late_names, late_names
+from ...ir.binding import ASSUMED, all_late_names
 from ...ir.dialects import buffer, loop, prim
 from ...ir.dialects.aten import begins_talk, overload
 from ...ir.dtypes import U8, DType
@@ -37,7 +37,7 @@ from ...ir.types import RefType, is_gpu
 from ...passes.analysis.aliases import shared_operands
 from ...passes.analysis.alignment import ALIGNMENT
 from ..errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE
-from ..run.recordable import argument_kinds, on_cpu, refusal, size_reads
+from ..run.recordable import argument_kinds, called, size_reads, why_not
 from .ir import ADDRESS, Function, HostProgram, Kind, Statement, address_of, tuple_of, use, verbatim
 from .kernels import (
     Callee,
@@ -149,10 +149,10 @@ class _Writer:
             _STEPS[op.name](self, op)
             steps.append((op, self.each[before:]))
         run = Function("run", arguments, tuple(self.each), self.result)
-        refused = self._refusal()
+        refused = why_not(self.func, list(self.operators.values()))
         on_gpu = any(map(runs_on_gpu, self.kernels.values()))
         functions, found = [run], None
-        if on_gpu and not refused:
+        if on_gpu and not refused and not called(self.func):  # a loop is recorded with the rest
             found = halves(self.func, self.kernels, self.once, head, steps, run, self._stream())
             functions = split(head, steps, self.kernels, run, self._stream()) if sizes else []
         return HostSource(
@@ -222,18 +222,6 @@ class _Writer:
 
     def _refuse(self, condition: str, code: int, kernel: str = "", kind: Kind = "step") -> None:
         self.add(f"if {condition}: {use('not_launched')}({code}, {kernel!r})", kind=kind)
-
-    def _refusal(self) -> str:
-        """Why the program is not recorded as a CUDA graph."""
-        if any(bodies(op) for op in self.func.block_body.ops if isinstance(op, buffer.Extern)):
-            return "a value decides what runs"
-        steps = sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in self.func.block_body.ops)
-        seeds = sum(bool(op.get("seed")) for op in self.func.block_body.ops if isinstance(op, buffer.Extern))
-        read = next((op for op in self.func.block_body.ops if late_names(op)), None)
-        if read is not None:
-            where = f" ({line_of(read)})" if isinstance(read, Op) and line_of(read) else ""
-            return f"{read['target']} gives a size that the host reads{where}"  # type: ignore[index]
-        return refusal(steps, list(self.operators.values()), on_cpu(self.func), seeds)
 
     def _arena(self) -> int | None:
         size = self.func.get("arena_bytes", 0)

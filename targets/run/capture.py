@@ -25,6 +25,7 @@ import torch
 
 from ...ir.snapshots import members
 from ..torch_private import clear_workspaces
+from .conditional import Interruptible, Nodes
 
 Replay = Callable[[int], object]  # the stream on which it is played back
 INVALID_CONTEXT = 201  # what the driver says in a thread in which the CUDA runtime was not called yet
@@ -186,10 +187,12 @@ def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Re
 def _by_driver(work: Callable[[], list[Any]], index: int, memory: Any, side: Any) -> tuple[Replay, list[Any]]:
     library, launch = _libraries()
     stream, graph, executable = ctypes.c_void_p(side.cuda_stream), ctypes.c_void_p(), ctypes.c_void_p()
+    nodes = Nodes(index)
     with torch.cuda.stream(side), torch.cuda.use_mem_pool(memory, index):
         _check(library.cuStreamBeginCapture_v2(stream, THREAD_LOCAL), "begin a capture")
         try:
-            results = work()
+            with nodes.recording():
+                results = work()
         except BaseException:
             library.cuStreamEndCapture(stream, ctypes.byref(graph))
             library.cuGraphDestroy(graph)
@@ -206,7 +209,7 @@ def _by_driver(work: Callable[[], list[Any]], index: int, memory: Any, side: Any
             _check(in_context(code, launch, made, stream), "launch a graph")
 
     weakref.finalize(replay, library.cuGraphExecDestroy, ctypes.c_void_p(made)).atexit = False
-    return replay, results
+    return replay if nodes.stop is None else Interruptible(replay, nodes), results
 
 
 @cache

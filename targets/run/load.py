@@ -20,6 +20,7 @@ from ..host.source import HostSource
 from ..host.steps import Folded
 from ..torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
 from .arenas import alone, with_memory
+from .conditional import cond, while_loop
 from .gpu import aligned as address_of_aligned
 from .gpu import finished, moved, not_launched, on_gpu
 from .graphs import Recorded
@@ -60,6 +61,8 @@ def namespace(
     names |= {name: fast_overload(overload(target)) for name, target in source.operators.items()}
     names |= {name: library.build(step) for name, step in source.steps.items()}
     names |= {name.split(".")[3]: run for name, (run, _) in RUNS.items()}
+    if source.gpu is not None:
+        names |= {"while_loop": while_loop, "cond": cond}
     for program in source.bodies:  # each has its own names, as functions that their own globals hold are a cycle
         names[program.name.removeprefix("make_")] = _body(program, source, functions, dict(names))
     return names

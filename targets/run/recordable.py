@@ -6,10 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from xdsl.dialects.builtin import ModuleOp
 
+from ...ir.binding import late_names
 from ...ir.dialects import buffer, prim
 from ...ir.dialects.aten import COLLECTIVES, is_torchs_own, overload
 from ...ir.fx.functional_operators import written_by
+from ...ir.interpreter.loops import find_function
+from ...ir.regions import bodies
 from ...ir.syntax import line_of
 from ...ir.types import RefType, is_gpu
 from ..host.kernels import is_step
@@ -66,6 +70,46 @@ def size_reads(func: prim.Func) -> dict[str, tuple[str, str]]:
         name: (f"a{i}", "" if d == -1 else f".shape[{d}]" if d >= 0 else f".stride({-2 - d})")
         for name, i, d, *_ in func.get("symbols", ())
     }
+
+
+def called(func: prim.Func) -> list[prim.Func]:
+    """The functions that the operations of this one call, and those that these call."""
+    module = func.parent_op()
+    assert isinstance(module, ModuleOp)
+    found: dict[prim.Func, None] = {}
+    waiting = [func]
+    while waiting:
+        for op in waiting.pop().block_body.ops:
+            for name in bodies(op) if isinstance(op, buffer.Extern) else ():
+                body = find_function(module, name)
+                assert body is not None
+                if body not in found:
+                    found[body] = None
+                    waiting.append(body)
+    return list(found)
+
+
+def why_not(func: prim.Func, operators: Sequence[str]) -> str:
+    """Why a host program is not recorded, or "". Loops and branches are nodes of a recording, whose bodies are recorded with the rest.
+
+    Args:
+        operators: the library calls of the function itself.
+    """
+    functions = [func, *called(func)]
+    ops = [op for each in functions for op in each.block_body.ops]
+    externs = [op for op in ops if isinstance(op, buffer.Extern)]
+    seeds = [op for op in externs if op.get("seed")]
+    if any(op.parent_op() is not func for op in seeds):
+        return "it draws random numbers in a loop or branch that values decide"
+    read = next((op for op in externs if late_names(op)), None)
+    if read is not None:
+        where = f" ({line_of(read)})" if line_of(read) else ""
+        return f"{read['target']} gives a size that the host reads{where}"
+    steps = sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in ops)
+    steps = steps if len(functions) == 1 else max(steps, LEAST)  # how often its bodies run is not known
+    inner = [op["target"] for op in externs if op.parent_op() is not func]
+    away = next(filter(None, map(on_cpu, functions)), "")
+    return refusal(steps, [*operators, *inner], away, len(seeds))
 
 
 def on_cpu(func: prim.Func) -> str:
