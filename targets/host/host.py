@@ -37,7 +37,7 @@ from ...ir.types import RefType, is_gpu
 from ...passes.analysis.aliases import shared_operands
 from ...passes.analysis.alignment import ALIGNMENT
 from ..errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE
-from ..run.recordable import argument_kinds, called, size_reads, why_not
+from ..run.recordable import argument_kinds, called, size_reads, why_not, work_of
 from .ir import ADDRESS, Function, HostProgram, Kind, Statement, address_of, tuple_of, use, verbatim
 from .kernels import (
     Callee,
@@ -167,7 +167,7 @@ class _Writer:
             gpu=self.func_device() if on_gpu else None,
             arguments=argument_kinds(self.func),
             sizes=tuple(map("".join, sizes.values())),
-            work=sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in block.ops),
+            work=work_of(self.func),
             not_recorded=refused,
             mutated=tuple(dict.fromkeys(argument for argument, _ in self.func.get("mutations", ()))),
             halves=found,

@@ -253,13 +253,15 @@ class Interruptible:
 
     def __call__(self, stream: int) -> None:
         self.launch(stream)
-        self.ended.record(torch.cuda.ExternalStream(stream, device=self.index))
+        code = _library().cuEventRecord(ctypes.c_void_p(self.ended.cuda_event), ctypes.c_void_p(stream))
+        _check(code, "tell its end")
         try:
             start = time.perf_counter()
             while not self.ended.query():
                 if time.perf_counter() - start > SPIN:
                     time.sleep(PAUSE)
-        except BaseException:  # what a signal's handler raises
+        except BaseException as error:  # what a signal's handler raises: no mistake of the graph's
+            error.of_program = True  # type: ignore[attr-defined]
             self._end()
             raise
 

@@ -20,6 +20,7 @@ from ..host.kernels import is_step
 
 CUDAGRAPH_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 LEAST = 4  # kernels and library calls that are worth a recording
+ROUNDS = 8  # of a loop or branch, as which each counts: how many there are is not known
 # Bytes that need no copy, for each step of a tail: a copy of so many takes 4 us, a launch 8, often hidden.
 SPARED = 8 << 20
 _LOOKING = ("aten.multinomial", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")  # at values, on the CPU
@@ -89,6 +90,15 @@ def called(func: prim.Func) -> list[prim.Func]:
     return list(found)
 
 
+def work_of(func: prim.Func) -> int:
+    """How many kernels and library calls a call starts; of what values decide, so many rounds."""
+    return _steps(func) + ROUNDS * sum(map(_steps, called(func)))
+
+
+def _steps(func: prim.Func) -> int:
+    return sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in func.block_body.ops)
+
+
 def why_not(func: prim.Func, operators: Sequence[str]) -> str:
     """Why a host program is not recorded, or "". Loops and branches are nodes of a recording, whose bodies are recorded with the rest.
 
@@ -105,11 +115,9 @@ def why_not(func: prim.Func, operators: Sequence[str]) -> str:
     if read is not None:
         where = f" ({line_of(read)})" if line_of(read) else ""
         return f"{read['target']} gives a size that the host reads{where}"
-    steps = sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in ops)
-    steps = steps if len(functions) == 1 else max(steps, LEAST)  # how often its bodies run is not known
     inner = [op["target"] for op in externs if op.parent_op() is not func]
     away = next(filter(None, map(on_cpu, functions)), "")
-    return refusal(steps, [*operators, *inner], away, len(seeds))
+    return refusal(work_of(func), [*operators, *inner], away, len(seeds))
 
 
 def on_cpu(func: prim.Func) -> str:
