@@ -157,7 +157,7 @@ def capture(
     values = parameters.bind(tuple(args), kwargs or {})
     marks = Marks()
     marks.floats = compiling
-    refused = None if compiling else ""
+    refused = {"checks": None if compiling else ""}
     return _Attempt(
         fn, parameters, values, bool(dynamic), marks, None, exporting, hooks=True, views=False, refused=refused
     ).first()
