@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from ..branches import random_state
 from ..branches.refused import Refused
@@ -33,19 +33,19 @@ from ..gradients.inside import HooksOutside, said, settle
 from ..graph.dynamic import ConstraintError, Marks, Symbols
 from ..graph.host_numbers import put_number
 from ..graph.output import GraphInput
-from ..guards.checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
+from ..guards.checks import Classes, SizeCheck, StateCheck, tensor_checks
 from ..guards.definitions import DefinitionCheck, recording
 from ..guards.emitter import Emitter, with_few_locals
 from ..guards.filters import FilterError, GuardFilter, kept
 from ..guards.guards import GuardSet
-from ..guards.memory import Memory
-from ..guards.source import Arg, Attr, Const, Source
+from ..guards.source import Arg, Const, Source
 from ..runtime import hidden_frames, profiling
 from ..runtime.error_origin import culprit, of_fake_tensors
 from ..torch_private.fake import quiet_fake_errors
 from ..torch_private.functions import SET_GRAD_MODE
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
+from .aliasing import guard_aliasing
 from .entry import Entry
 from .environment import refuse_environment
 from .inlined import with_program
@@ -429,7 +429,7 @@ def _finish(
         body.post.append(f"{emit.constant(SET_GRAD_MODE, 'set_grad')}({torch.is_grad_enabled()})")
         set_grad(vm, training)
     body.post += vm.defaults.statements(emit)
-    _aliasing(vm)
+    guard_aliasing(vm)
     by_host = vm.dynamic.written_by_host()
     sizes = None
     symbols = None
@@ -553,46 +553,6 @@ def _leave_scopes(vm: SymbolicInterpreter) -> None:
     for scope in reversed(vm.open_scopes):
         scope._leave()
     vm.scopes.clear()
-
-
-def _aliasing(vm: SymbolicInterpreter) -> None:
-    """Rely on different tensors staying different; refuse writes to memory that two inputs share."""
-    changed = [shadow for shadow in vm.user.shadows if shadow.changed()]
-    containers = dict.fromkeys([s.source for s in vm.user.shadows] + [u.source for u in vm.user.appended])
-    if (changed or vm.user.appended) and len(containers) > 1:  # a change to one must not be a change to another
-        vm.guards.extra.append(Distinct(list(containers)))
-    for kind in {type(obj) for obj, _ in vm.effects.attrs.values()}:
-        constants = vm.dynamic.marks.modules and issubclass(kind, nn.Module)
-        found = (e.source for e in vm.user.by_real.values() if type(e.real) is kind)
-        same = [source for source in found if constants or not isinstance(source, Const)]
-        if len(same) > 1 and not issubclass(kind, Tensor):
-            vm.guards.extra.append(Distinct(same))
-    arguments = vm.user.arg_tensors
-    # Those that the program names as what it writes to come last: messages speak of them.
-    written = sorted(filter(vm.out.is_written, vm.out.used), key=lambda i: vm.out.version(i) != i.version)
-    for info in written:
-        if info.required and vm.out.version(info) != info.version:
-            _written_leaf(vm, info)
-    memory = Memory.of([i for i in vm.out.used if isinstance(i.fake, Tensor)], written)
-    sources = [i.source for i in arguments]
-    if len(sources) > 1:
-        vm.guards.extra.append(Distinct(sources))
-    if memory is not None:
-        vm.guards.extra.append(memory)
-
-
-def _written_leaf(vm: SymbolicInterpreter, info: GraphInput) -> None:
-    """Whether a tensor that is written to is a leaf, or a view of one: autograd refuses to see such writes, other ones are recorded."""
-    base = info.real._base
-    if info.node is not None:
-        info.node.meta["of_leaf"] = info.grad_fn is None or base is not None and base.is_leaf
-    if info.static:
-        return
-    vm.guards.add("equals", Attr(info.source, "is_leaf"), info.grad_fn is None)
-    if base is None:
-        vm.guards.add("is", Attr(info.source, "_base"), None)
-    else:
-        vm.guards.add("equals", Attr(Attr(info.source, "_base"), "is_leaf"), base.is_leaf)
 
 
 def partial_guards(vm: SymbolicInterpreter, state: StateCheck) -> GuardSet:
