@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intarsia
-from intarsia.targets.run.graphs import STATISTICS
+from intarsia.targets.recordings.graphs import STATISTICS
 from intarsia.testing import same
 
 Row = dict[str, Any]

@@ -25,8 +25,8 @@ from .frontend.runtime.callable import compile_callable, forget_all
 from .graph_compiler import backend_for, forget_warnings
 from .passes.core.base import Pass
 from .targets.host.pool import forget_results
-from .targets.run.graphs import STATISTICS
-from .targets.run.recording_memory import POOLS
+from .targets.recordings.graphs import STATISTICS
+from .targets.recordings.recording_memory import POOLS
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .targets.host.packed import packed_bytes
 from .targets.host.pool import kept_bytes
-from .targets.run.graphs import STATISTICS, recorded_bytes
+from .targets.recordings.graphs import STATISTICS, recorded_bytes
 
 _COUNTS = [
     "graphs",

@@ -48,7 +48,7 @@ from .passes.core.base import Pass
 from .second_order import twice_differentiable
 from .targets.build.program import Program
 from .targets.errors import Unassumed
-from .targets.run.recording import Halves
+from .targets.recordings.recording import Halves
 
 _WORTH_TAKING = 1 << 20  # bytes that are saved, from which on it is worth another form of the host program
 _ARRIVING = "tangents"  # how AOTAutograd names the inputs of backward that are gradients

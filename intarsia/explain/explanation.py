@@ -29,8 +29,8 @@ from ..partition.choose import Partition
 from ..passes.core.base import Pass
 from ..targets.host.memory import eager_bytes
 from ..targets.host.render import render
-from ..targets.run.graphs import WARM
-from ..targets.run.recordable import of_a_library
+from ..targets.recordings.graphs import WARM
+from ..targets.recordings.recordable import of_a_library
 from ..targets.triton.program import KERNELS
 from .history import Compiled, Fallback, History, Recompile
 from .kernel_facts import KernelFacts, kernel_facts

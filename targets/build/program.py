@@ -25,7 +25,7 @@ from ..host.kernels import Callee, Callees, one_device, runs_on_gpu
 from ..host.library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..host.pool import Results
 from ..host.source import HostSource
-from ..run.graphs import Recorded
+from ..recordings.graphs import Recorded
 from ..run.load import Run, load_program, load_taking
 from ..triton import launch
 from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source

@@ -37,7 +37,7 @@ from ...ir.types import RefType, is_gpu
 from ...passes.analysis.aliases import shared_operands
 from ...passes.analysis.alignment import ALIGNMENT
 from ..errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE
-from ..run.recordable import argument_kinds, called, size_reads, why_not, work_of
+from ..recordings.recordable import argument_kinds, called, size_reads, why_not, work_of
 from .ir import ADDRESS, Function, HostProgram, Kind, Statement, address_of, tuple_of, use, verbatim
 from .kernels import (
     Callee,

@@ -95,7 +95,7 @@ class Function(NamedTuple):
 
     Attributes:
         result: what it gives, as text with slots.
-        is_part: whether it is handed to `piece`, which may record it: see run/pieces.py.
+        is_part: whether it is handed to `piece`, which may record it: see recordings/pieces.py.
     """
 
     name: str

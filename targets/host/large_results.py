@@ -29,7 +29,7 @@ from ...ir.dialects import buffer, loop, prim
 from ...ir.dialects.aten import overload
 from ...ir.syntax import Op
 from ...passes.analysis.aliases import Aliases, shared_operands, written_operands
-from ..run.recordable import LEAST, SPARED
+from ..recordings.recordable import LEAST, SPARED
 from .ir import Function, Halves, HostProgram, Names, Statement, tuple_of, use
 from .kernels import bytes_of, viewed
 from .partition import Emitted

@@ -19,7 +19,7 @@ from ...ir.dialects import buffer, loop
 from ...ir.symbols import free_symbols
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
-from ..run.recordable import LEAST
+from ..recordings.recordable import LEAST
 from .ir import Function, Names, Statement, tuple_of, use
 from .kernels import viewed
 

@@ -13,10 +13,10 @@ from ..errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, Misaligned, NoConte
 from ..host.ir import HostProgram
 from ..host.render import taking
 from ..host.source import HostSource
-from .capture import INVALID_CONTEXT
-from .graphs import Recorded, Run
-from .pieces import Divided, Pieces
-from .recording import Taking
+from ..recordings.capture import INVALID_CONTEXT
+from ..recordings.graphs import Recorded, Run
+from ..recordings.pieces import Divided, Pieces
+from ..recordings.recording import Taking
 
 Make = Callable[..., Any]  # makes the functions of a program; of one with parts, from what becomes of these
 

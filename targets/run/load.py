@@ -18,16 +18,16 @@ from ..host.pool import FRESH, Results, keep_heap
 from ..host.render import Inlinable, aligned, compiled, taking
 from ..host.source import HostSource
 from ..host.steps import Folded
+from ..recordings.conditional import cond, while_loop
+from ..recordings.graphs import Recorded
+from ..recordings.recordable import of_a_library
+from ..recordings.seeds import draw_seed
 from ..torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
 from .arenas import alone, with_memory
-from .conditional import cond, while_loop
 from .gpu import aligned as address_of_aligned
 from .gpu import finished, moved, not_launched, on_gpu
-from .graphs import Recorded
 from .names import empty, failed, fit, not_assumed, over
 from .profiling import note
-from .recordable import of_a_library
-from .seeds import draw_seed
 
 Run = Callable[..., Sequence[Any]]
 

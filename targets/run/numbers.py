@@ -15,7 +15,7 @@ import torch
 from ...ir.dialects import prim
 from ...ir.types import RefType, TensorType, is_gpu
 from ..host.kernels import gpu_index
-from .recording_memory import Gpu
+from ..recordings.recording_memory import Gpu
 
 APART = 16  # bytes: kernels are compiled for addresses that are multiples of this
 MOST_STREAMS = 16

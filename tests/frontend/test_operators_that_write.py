@@ -9,7 +9,7 @@ from torch import Tensor
 import intarsia
 from intarsia.ir.dialects.aten import overload, target_name
 from intarsia.ir.fx.functional_operators import functional_operator
-from intarsia.targets.run.recordable import of_a_library
+from intarsia.targets.recordings.recordable import of_a_library
 
 
 @torch.library.custom_op("writing_tests::twice_", mutates_args=("x",))

@@ -11,7 +11,7 @@ import torch
 
 import intarsia
 from intarsia.targets.build.cache import shared_cache
-from intarsia.targets.run.capture import drawing_threads
+from intarsia.targets.recordings.capture import drawing_threads
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

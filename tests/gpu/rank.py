@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import intarsia
-from intarsia.targets.run.graphs import STATISTICS
+from intarsia.targets.recordings.graphs import STATISTICS
 from intarsia.targets.triton.worker import WORKERS
 
 STEPS = 4

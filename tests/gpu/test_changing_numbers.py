@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import intarsia
-from intarsia.targets.run.graphs import STATISTICS
+from intarsia.targets.recordings.graphs import STATISTICS
 
 GPU = "cuda:0"
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intarsia
-from intarsia.targets.run.graphs import STATISTICS
+from intarsia.targets.recordings.graphs import STATISTICS
 from tests.together import together
 
 CALLS = 6

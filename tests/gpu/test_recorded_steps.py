@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intarsia
-from intarsia.targets.run.graphs import STATISTICS
+from intarsia.targets.recordings.graphs import STATISTICS
 
 GPU = "cuda:0"
 Step = Callable[[Tensor, Tensor], Any]

@@ -33,10 +33,10 @@ from intarsia.targets.build.program import Program, generate
 from intarsia.targets.errors import MISALIGNED, TOO_LARGE, Misaligned
 from intarsia.targets.host.kernels import SeveralGPUs
 from intarsia.targets.host.library import Library
+from intarsia.targets.recordings.graphs import STATISTICS, Recorded
+from intarsia.targets.recordings.pieces import Divided
 from intarsia.targets.run.gpu import not_launched
-from intarsia.targets.run.graphs import STATISTICS, Recorded
 from intarsia.targets.run.load import load_program
-from intarsia.targets.run.pieces import Divided
 from intarsia.targets.triton import device
 from intarsia.targets.triton.device import NoTriton, triton_version
 from intarsia.targets.triton.launch import DriverError

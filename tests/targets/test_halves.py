@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from intarsia.targets.recordings.graphs import WARM
+from intarsia.targets.recordings.recording import Halves
 from intarsia.targets.run import graphs
 from intarsia.targets.run import recording_memory as playback
-from intarsia.targets.run.graphs import WARM
-from intarsia.targets.run.recording import Halves
 from tests.targets.test_recorded import Program
 
 

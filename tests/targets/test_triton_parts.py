@@ -26,9 +26,9 @@ from intarsia.targets.host.ir import Function, HostProgram, Statement
 from intarsia.targets.host.render import aligned as copying
 from intarsia.targets.host.render import render
 from intarsia.targets.host.source import HostSource
+from intarsia.targets.recordings.recordable import LEAST, refusal
 from intarsia.targets.run.gpu import aligned, moved, not_launched, on_gpu
 from intarsia.targets.run.load import made
-from intarsia.targets.run.recordable import LEAST, refusal
 from intarsia.targets.triton import device, program
 from intarsia.targets.triton.compile import KernelSource
 from intarsia.targets.triton.device import NoTriton, gpu_of, triton_version
