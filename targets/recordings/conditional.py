@@ -294,7 +294,7 @@ def _copy_all(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
             to.append(place)
             given.append(value.clone() if storage_address(value) in lying else value)
     for to, given in by_dtype.values():
-        torch._foreach_copy_(to, given)
+        torch.ops.aten._foreach_copy_(to, given)
 
 
 @cache

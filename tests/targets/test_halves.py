@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from intarsia.targets.recordings import graphs
+from intarsia.targets.recordings import recording_memory as playback
 from intarsia.targets.recordings.graphs import WARM
 from intarsia.targets.recordings.recording import Halves
-from intarsia.targets.run import recording_memory as playback
 from tests.targets.test_recorded import Program
 
 

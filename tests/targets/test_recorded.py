@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from intarsia.targets.recordings import graphs
+from intarsia.targets.recordings import recording_memory as playback
 from intarsia.targets.recordings.capture import INVALID_CONTEXT, QUIET, drawing_threads, in_context
 from intarsia.targets.recordings.graphs import LIMIT, WARM, WORTH, Recorded
 from intarsia.targets.recordings.pieces import Divided, Pieces
 from intarsia.targets.recordings.recording import Layout
 from intarsia.targets.recordings.recording_memory import Pool, extent
 from intarsia.targets.recordings.seeds import draw_seed
-from intarsia.targets.run import recording_memory as playback
 from intarsia.targets.torch_private import empty_strided_cpu
 from tests.together import together
 

@@ -14,10 +14,10 @@ import intarsia
 from intarsia import graph_compiler
 from intarsia.ir.interpreter.loops import main_function
 from intarsia.targets.recordings import graphs
+from intarsia.targets.recordings import recording_memory as playback
 from intarsia.targets.recordings.graphs import WARM, Recorded
 from intarsia.targets.recordings.recordable import refusal
 from intarsia.targets.recordings.seeds import FixedSeed, draw_seed
-from intarsia.targets.run import recording_memory as playback
 from intarsia.targets.run.numbers import APART, MOST_STREAMS, Numbers
 from tests.targets.test_recorded import Fake
 

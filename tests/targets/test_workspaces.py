@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from intarsia.targets.recordings import recording_memory
 from intarsia.targets.recordings.capture import Graphs, Workspaces
 from intarsia.targets.recordings.recording_memory import Pool
-from intarsia.targets.run import recording_memory
 
 
 class Graph:
