@@ -24,7 +24,7 @@ from ...ir.dialects.prim import Func, tensor
 from ...ir.interpreter.loops import find_function
 from ...ir.symbols import Dim
 from ...ir.syntax import Op, line_of
-from ...ir.types import TensorType, is_gpu
+from ...ir.types import TensorType
 from ..analysis.counters import Bounds, counters
 from ..core.base import Pass
 from ..core.clauses import Clauses, broken
@@ -75,7 +75,6 @@ def _reads(body: Func, k: int) -> list[Op]:
 
 def takes_read(counter: _Counter) -> Clauses:
     """What holds of a read that the GPU does instead of the host."""
-    yield is_gpu(tensor(counter.number).device), "the number is on a GPU"
     yield all(map(counter.holds, counter.read.get("assumes", ()))), "what the program relies on follows from the bounds"
     for op in counter.users:
         yield op.name in _FORMS and counter.is_index_of(op), f"{op.name} can take a tensor in its place"
