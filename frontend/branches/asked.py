@@ -29,6 +29,7 @@ from ..values.kinds import SYMBOLIC, isinstance
 
 __all__ = ["number_asked", "read_asked", "retried", "settled", "unknown_number"]
 
+NUMBER = "control flow or a number depends on a tensor's values"
 _MOST = 48  # operators between the caller's integers and a value
 _TURNS = 2  # a value that turns more often breaks the graph
 _WHOLE = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool])
@@ -115,15 +116,23 @@ def read_asked(vm: Interpreter, tensor: Tensor, method: str) -> Any:
 
 def retried(vm: Interpreter, error: Exception, function: Any, args: Any, kwargs: Any) -> Any:
     """A call of Python code that failed for a number that only the running program knows: again, with numbers."""
-    again = settled(vm, args, kwargs)
+    recording, vm.recording = vm.recording, False
+    try:
+        counter = vm.branches.loops.counted(vm, args) if function is range else None
+        again = settled(vm, args, kwargs) if counter is None else None
+    finally:
+        vm.recording = recording
+    if counter is not None:
+        return counter
     if again is None:
-        raise unknown_number(error) from None
+        refused = vm.branches.loops.refused if function is range else None
+        raise (GraphBreak(f"{NUMBER}, and {refused}") if refused else unknown_number(error)) from None
     return vm.native(function, *again[0], **again[1])
 
 
 def unknown_number(error: Exception) -> GraphBreak:
     """The break where Python code asks for a number that only the running program knows."""
-    return GraphBreak(f"control flow or a number depends on a tensor's values ({type(error).__name__})")
+    return GraphBreak(f"{NUMBER} ({type(error).__name__})")
 
 
 def _is_read(value: Any) -> bool:

@@ -29,7 +29,7 @@ from .loop_shape import Shape
 from .loops import Loops
 from .refused import Refused
 from .selects import Choices, pieces_of, taken, unequal, why_not
-from .sides import Plan, Prevented, run_side
+from .sides import LEAVES, STAYS, Plan, Prevented, run_side
 from .truths import tensor_of_truth
 
 __all__ = ["Branches"]
@@ -67,6 +67,18 @@ class Branches:
             raise GraphBreak(
                 f"{CHECK}, and a size that depends on a tensor's values differs between its sides"
             ) from None
+
+    def count(self, vm: Interpreter, frame: Frame) -> str | None:
+        """Go on at the head of a `for` over as many numbers as only the running program knows, as `Loops.counted` has found."""
+        counter = frame.stack[-1]
+        try:
+            shape = self.loops.shape(vm, frame)
+            more = None if shape is None else tensor_of_truth(vm, counter.position < counter.length)
+            if not isinstance(more, Tensor) or shape is None:
+                raise Prevented("")
+            return self._loop(vm, frame, shape, more)
+        except (Prevented, GraphBreak) as error:
+            raise Refused(error.reason, "loops") from None
 
     def either(self, vm: Interpreter, predicate: Tensor, first: Any, second: Any) -> Any:
         """`first if predicate else second`, of values that are there already. Raises GraphBreak where where cannot choose."""
@@ -118,14 +130,16 @@ class Branches:
         ended.put(frame)
         test = shape.tests[index]
         if way is None:
+            if test.truth is None:
+                frame.pop()
             frame.ip = test.leave
             return None
         # Which way out it was, the condition says: where that holds, the last one of the others was taken.
         stays, last = way
         frame.ip = index + 1
-        with self.loops.left(frame, shape, last) as leaving:
+        with self.loops.left(frame, shape, index, last) as leaving:
             try:
-                return self._branch(vm, frame, stays, (test.stay, test.leave), leaving.cut)
+                return self._branch(vm, frame, stays, (STAYS, LEAVES), leaving.cut)
             except Prevented as prevented:
                 raise Refused(prevented.reason, "loops") from None
 

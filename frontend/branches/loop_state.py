@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,10 +31,12 @@ _ITERATORS = (_RANGE, *map(type, (iter([]), iter(()), iter({}), iter(""), enumer
 
 @dataclass(frozen=True)
 class Counter:
-    """The iterator of a range: how many items have been taken."""
+    """The iterator of a range: how many items there are, and how many have been taken."""
 
-    items: range
-    position: Any
+    start: Any
+    step: int
+    length: Any  # below zero there are none
+    position: Any = 0
 
     @staticmethod
     def of(value: Any) -> Counter | None:
@@ -42,20 +44,24 @@ class Counter:
         if type(value) is not _RANGE:
             return None
         items: Any = value.__reduce__()[1][0]
-        return Counter(items, len(items) - operator.length_hint(value))
+        return Counter(items.start, items.step, len(items), len(items) - operator.length_hint(value))
 
-    @property
-    def length(self) -> int:
-        """How many items there are."""
-        return len(self.items)
+    @staticmethod
+    def over(args: Sequence[Any]) -> Counter | None:
+        """That of `range(*args)`, whose bounds only the running program may know; None where there is no rule for its length."""
+        numbers = all(type(n) in (int, torch.SymInt) for n in args)
+        start, stop, step = args if len(args) == 3 else (*args, 1) if len(args) == 2 else (0, *args, 1)
+        if not numbers or type(step) is not int or abs(step) != 1:
+            return None
+        return Counter(start, step, (stop - start) * step)
 
     def item(self) -> Any:
         """The next item."""
-        return self.items.start + self.position * self.items.step
+        return self.start + self.position * self.step
 
-    def next(self) -> Counter:
-        """The iterator behind it."""
-        return Counter(self.items, self.position + 1)
+    def at(self, position: Any) -> Counter:
+        """The iterator behind so many items."""
+        return replace(self, position=position)
 
 
 @dataclass
@@ -186,7 +192,7 @@ class Kinds:
             return value
         value = value.read() if type(value) is Unread else value
         parts = [self._rebuilt((*path, k), part, made) for k, part in enumerate(_parts(value) or ())]
-        return Counter(value.items, parts[0]) if type(value) is Counter else type(value)(parts)
+        return value.at(parts[0]) if type(value) is Counter else type(value)(parts)
 
 
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}

@@ -1,11 +1,12 @@
 """Loops: a `while` or `for` that a tensor's value ends becomes one `while_loop` of the graph.
 
-The round is run by the interpreter from one time that the condition is asked for to the next. What it computes is carried: variables and
+So does a `for` over `range` of a number that is read of a tensor: its condition is that there is one more item, which is asked for where
+the loop takes it (`counted`). The round is run by the interpreter from one time that the condition is asked for to the next. What it computes is carried: variables and
 values on the stack that change, as tensors (numbers as tensors without dimensions), and tensors that it writes to, whose memory the
 loop's result is copied to. What a round may not do:
 
 - change anything else that the program sees, draw random numbers, raise, wait;
-- take items of anything but a range;
+- take items of anything but a range (where only a tensor says how many there are: one by one, upwards or downwards);
 - give a variable another dtype, size, stride, device, nesting or kind than it had before;
 - leave the loop in its middle: between another way out and the condition, behind it or before it, there are only a few operators that
   cannot fail; those behind the condition are computed by it, too;
@@ -71,6 +72,15 @@ class Leaving:
     frame: Frame
     shape: Shape
     cut: frozenset[tuple[int, int]]
+    head: int
+
+    def begin(self, stays: bool) -> None:
+        """Set the frame, which stands at the loop's condition, to where it goes on."""
+        frame, test = self.frame, self.shape.tests[self.head]
+        if test.truth is None:
+            top = frame.stack.pop()
+            frame.stack += [top.at(top.position + 1), top.item()] if stays else []
+        frame.ip = test.stay if stays else test.leave
 
 
 class Loops:
@@ -86,10 +96,28 @@ class Loops:
         found = shape_of(frame.code, frame.ip - 1)
         return found if found is not None and frame.ip - 1 in found.tests else None
 
+    def counted(self, vm: Interpreter, args: Sequence[Any]) -> Counter | None:
+        """The iterator of `range(*args)` in the head of a `for`, over as many items as only the running program knows; else None."""
+        frame = vm.frames[-1]
+        ahead = [ins.op for ins in frame.program.instructions[frame.ip : frame.ip + 2]]
+        if self.refused is not None or ahead != ["GET_ITER", "FOR_ITER"] or type(vm.side) not in (type(None), Round):
+            return None
+        if vm.out.inside or vm.generators or frame.code.co_flags & 0x20 or not 1 <= len(args) <= 3:
+            return None
+        counter = Counter.over(args)
+        if counter is not None:
+            frame.ip += 1  # it is an iterator already
+        return counter
+
+    @staticmethod
+    def is_counter(value: Any) -> bool:
+        """Whether it is an iterator that `counted` gave."""
+        return type(value) is Counter
+
     @contextmanager
-    def left(self, frame: Frame, shape: Shape, last: int) -> Iterator[Leaving]:
+    def left(self, frame: Frame, shape: Shape, head: int, last: int) -> Iterator[Leaving]:
         """Inside, the way out at the instruction `last` is known to be taken."""
-        before, self.leaving = self.leaving, Leaving(frame, shape, frozenset([(last, shape.tests[last].leave)]))
+        before, self.leaving = self.leaving, Leaving(frame, shape, frozenset([(last, shape.tests[last].leave)]), head)
         try:
             yield self.leaving
         finally:
@@ -141,8 +169,11 @@ class _Loop:
         self.real_stack = list(frame.stack)
         test = shape.tests[index]
         truth = taken(vm, predicate)
-        self.first = truth if test.truth else vm.out.call_function(torch.logical_not, (truth,), {})
-        if any(test.truth is None for test in shape.tests.values()):
+        self.counts = test.truth is None  # the condition is that there is one more item
+        self.first = vm.out.call_function(torch.logical_not, (truth,), {}) if test.truth is False else truth
+        if self.counts:
+            self.kinds.found["stack", len(frame.stack) - 1, 0] = int
+        elif any(test.truth is None for test in shape.tests.values()):
             for place in reversed(range(len(frame.stack))):
                 counter = Counter.of(frame.stack[place])
                 if counter is not None:
@@ -233,6 +264,8 @@ class _Loop:
         before = vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error
         modes = torch.is_grad_enabled(), len(vm.scopes), len(vm.open_scopes)
         self.entered.put(frame)
+        if self.counts:
+            self.take()
         frame.ip = self.shape.tests[self.index].stay
         vm.stop_at, vm.side, vm.steps_of = -1, Round(vm), steps_of
         try:
@@ -259,7 +292,8 @@ class _Loop:
                 return Arrived(State.of(frame, self.names), None, found)
             if index in self.shape.heads:
                 stays = self.asked(index)
-                frame.pop()
+                if not self.counts:
+                    frame.pop()
                 return self.joined(index, Arrived(State.of(frame, self.names), stays, found), _behind(begun))
             if index in self.shape.tests and (more := self.undecided(index)) is not None:
                 found.append((index, more, _behind(begun), State.of(frame, self.names)))
@@ -302,10 +336,7 @@ class _Loop:
         if self.shape.tests[index].truth is None:
             if type(top) is not Counter:
                 raise Prevented(f"the loop takes its items of a {vm.type_of(top).__name__}")
-            more = as_tensor(vm, top.position < top.length, bool, self.device)
-            frame.stack[-1] = top.next()
-            frame.push(top.item())
-            return more
+            return self.take()
         value = top.read() if type(top) is Unread else top
         truth = tensor_of_truth(vm, value)
         if not isinstance(truth, Tensor) or getattr(truth, "constant", None) is not None:
@@ -314,6 +345,18 @@ class _Loop:
             return None
         frame.pop()
         return self.stay(truth, index)
+
+    def more(self) -> Tensor | None:
+        """Whether the iterator on top of the stack has one more item."""
+        top: Counter = self.frame.stack[-1]
+        return as_tensor(self.vm, top.position < top.length, bool, self.device)
+
+    def take(self) -> Tensor | None:
+        """Put the next item on the stack; whether there is one."""
+        more, top = self.more(), self.frame.stack[-1]
+        self.frame.stack[-1] = top.at(top.position + 1)
+        self.frame.push(top.item())
+        return more
 
     def stay(self, truth: Tensor, index: int) -> Tensor:
         if truth.numel() != 1:
@@ -324,6 +367,10 @@ class _Loop:
     def asked(self, index: int) -> Tensor:
         """The condition on top of the stack: whether there is another round."""
         value = self.frame.stack[-1]
+        if self.counts:
+            more = self.more()
+            assert more is not None
+            return more
         truth = tensor_of_truth(self.vm, value.read() if type(value) is Unread else value)
         if isinstance(truth, Tensor):
             if truth.device != self.device:

@@ -30,9 +30,10 @@ from ..values.lazy import Unread
 from ..values.tensor import TensorMethod
 from .truths import as_tensor, number_in
 
-__all__ = ["Ended", "Path", "Plan", "Prevented", "named", "run_side", "shown"]
+__all__ = ["LEAVES", "STAYS", "Ended", "Path", "Plan", "Prevented", "named", "run_side", "shown"]
 
 Path = tuple[Any, ...]
+STAYS, LEAVES = -1, -2
 
 _ALLOWED = frozenset(
     """
@@ -212,6 +213,8 @@ def _read(value: Any) -> Any:
 def run_side(vm: Interpreter, frame: Frame, start: int, joins: frozenset[int]) -> Ended:
     """Run the frame from `start` to one of `joins`, or to its end, and set it back to where it was.
 
+    STAYS and LEAVES are the two ways that the condition of the loop leads to whose way out is being found.
+
     Raises:
         Prevented: the side does more than compute, raises, or cannot be captured.
     """
@@ -220,6 +223,8 @@ def run_side(vm: Interpreter, frame: Frame, start: int, joins: frozenset[int]) -
     frame.fast, frame.stack, frame.ip = dict(frame.fast), list(frame.stack), start
     vm.stop_at, vm.side, vm.steps_of = -1, Side(vm, frame), _steps
     try:
+        if start in (STAYS, LEAVES):
+            vm.branches.loops.leaving.begin(start == STAYS)
         return _run(vm, frame, _steps(frame.code), joins)
     except UserRaise as raised:
         raise Prevented(f"{type(raised.value).__name__} is raised in {Side(vm).place()}") from None

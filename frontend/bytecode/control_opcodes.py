@@ -58,13 +58,16 @@ def GET_ITER(vm: Interpreter, frame: Frame, _: Any) -> None:
     frame.push(vm.iterate(frame.pop()))
 
 
-def FOR_ITER(vm: Interpreter, frame: Frame, target: int) -> None:
+def FOR_ITER(vm: Interpreter, frame: Frame, target: int) -> str | None:
+    if vm.branches.loops.is_counter(frame.stack[-1]):
+        return vm.branches.count(vm, frame)
     more, value = vm.advance(frame.stack[-1])
     if more:
         frame.push(value)
     else:
         frame.pop()
         frame.ip = target
+    return None
 
 
 def RETURN_VALUE(vm: Interpreter, frame: Frame, _: Any) -> str:
