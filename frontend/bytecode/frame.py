@@ -69,7 +69,7 @@ class Frame:
         self.program = disassemble(self.code)
         self.ip = 0
         self.names: Any = None
-        self.stored: dict[str, Any] | None = None  # names that `exec` has stored beside the variables
+        self.stored: dict[str, Any] | None = None  # what `locals()` gives, and `exec` stores in
         self.result: Any = None
         self.error: BaseException | None = None
         self.before: list[Any] = []

@@ -279,16 +279,18 @@ def _id(vm: Interpreter, obj: Any) -> Any:
     return Identity(vm, obj)
 
 
-ROWS.rule(vars)(lambda vm, obj: objects.load_attr(vm, obj, "__dict__"))
-
-
 @ROWS.rule(dir)
 def _dir(vm: Interpreter, *args: Any) -> Any:
     """Names of what does not change: a module of a library's, a class or an object that capture has made."""
+    if not args:
+        return sorted(vm.listed(vm.call(locals, (), {})))
     for value in args[:1]:
         if type(value) is types.ModuleType and vm.is_library(value.__name__):
             return vm.native(dir, value)
         cls = value if isinstance(value, type) else type(value)
+        of_python = type(cls) is type and not cls.__flags__ & HEAP_TYPE  # which nobody changes
+        if of_python and (value is cls or not hasattr(value, "__dict__")):
+            return vm.native(dir, value)
         made = vm.is_created(value) and all(vm.is_created(c) or not c.__flags__ & HEAP_TYPE for c in cls.__mro__)
         if made and objects.find_method(type(value), "__dir__") is None:
             return vm.native(dir, value)

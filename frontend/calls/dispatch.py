@@ -353,11 +353,15 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if row.sees == "floats":
         args = library.as_floats(vm, args)
         check_visible(vm, (*args, *kwargs.values()), function.__name__)
-    args = tuple(map(vm.materialize, args))
+    moves = getattr(function, "__name__", "") in _MOVES
+    args = tuple(a if moves and vm.user.is_iterator(a) else vm.materialize(a) for a in args)
     kwargs = {k: vm.materialize(v) for k, v in kwargs.items()}
     if row.sees == "keys":
         args = tuple(keys_in(vm, a) for a in args)
     return vm.native_recorded(function, *args, **kwargs)
+
+
+_MOVES = ("append", "appendleft", "insert")  # these take nothing from an iterator that was there before
 
 
 def _as_mapping(vm: Interpreter, value: Any) -> Any:

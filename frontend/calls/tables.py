@@ -136,5 +136,4 @@ REFUSED_BUILTINS = {
     "input": "input is read",
     "breakpoint": "a breakpoint is reached",
     "globals": "globals() is called",
-    "locals": "locals() is called",
 }

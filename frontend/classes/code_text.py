@@ -11,11 +11,12 @@ import builtins
 import inspect
 import types
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from ..breaks.breaks import restart_point
 from ..bytecode.frame import NULL, Frame
-from ..bytecode.instruction import disassemble
+from ..bytecode.instruction import disassemble, per_code
 from ..bytecode.version import KEEPS_LOCALS
 from ..calls.registry import Rows
 from ..errors import GraphBreak, UserRaise
@@ -25,6 +26,7 @@ from ..values.constant import is_constant
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
+from ..values.object import load_attr
 
 __all__ = ["ROWS"]
 
@@ -101,22 +103,15 @@ def _run(vm: Interpreter, who: str, source: Any, globals: Any, locals: Any) -> A
     function = vm.create(types.FunctionType(code, namespace))
     inner = Frame(function, {})
     own = globals is None and locals is None and frame.names is None
-    if own:
-        inner.names = _names(vm, frame, code)
+    if own and not _stores(code) and frame.stored is None:
+        inner.names = _variables(vm, frame, code.co_names)
+    elif own:
+        inner.names = _locals(vm, frame)
     elif locals is None:
         inner.names = globals if globals is not None else frame.names
     else:
         inner.names = vm.materialize(locals)
-    if own and _stores(code):
-        if frame.code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-            raise GraphBreak(f"{who} stores names in the frame of a generator")
-        frame.direct = False  # nobody else knows these names
-    try:
-        return vm.resume(inner, None)[1]
-    finally:
-        if own and KEEPS_LOCALS:
-            plain = {*frame.code.co_varnames, *frame.code.co_cellvars, *frame.code.co_freevars}
-            frame.stored = {n: v for n, v in inner.names.items() if n not in plain}
+    return vm.resume(inner, None)[1]
 
 
 def _given(vm: Interpreter, who: str, globals: Any) -> Any:
@@ -139,11 +134,10 @@ def _given(vm: Interpreter, who: str, globals: Any) -> Any:
     return globals
 
 
-def _names(vm: Interpreter, frame: Frame, code: types.CodeType) -> dict[str, Any]:
-    """The variables of a frame that code asks for."""
-    names = dict(frame.stored or {})
-    boxed = {*frame.code.co_cellvars, *frame.code.co_freevars}
-    for name in code.co_names:
+def _variables(vm: Interpreter, frame: Frame, wanted: Iterable[str]) -> dict[str, Any]:
+    """Those of a frame's variables that have a value, read."""
+    boxed, found = {*frame.code.co_cellvars, *frame.code.co_freevars}, {}
+    for name in wanted:
         value = frame.fast.get(name, NULL)
         if type(value) is Unread:
             value = value.read()
@@ -153,8 +147,52 @@ def _names(vm: Interpreter, frame: Frame, code: types.CodeType) -> dict[str, Any
             except UserRaise:  # it is not bound
                 continue
         if value is not NULL:
-            names[name] = value
-    return names
+            found[name] = value
+    return found
+
+
+def _locals(vm: Interpreter, frame: Frame) -> Any:
+    """`locals()` in a frame. Until 3.12 it is one dict, which is brought up to date each time that somebody asks for it."""
+    if frame.names is not None:
+        return frame.names
+    code = frame.code
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise GraphBreak("the variables of a generator are looked at, all of them")
+    names = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
+    found = _variables(vm, frame, names)
+    if not KEEPS_LOCALS:
+        return found
+    kept = {} if frame.stored is None else frame.stored
+    for name in names:
+        if name not in found:
+            kept.pop(name, None)
+    kept.update(found)
+    frame.stored = kept
+    if not _asks_once(code):  # a piece of the frame would not know the dict
+        frame.direct = False
+    return kept
+
+
+@ROWS.rule(builtins.locals)
+def _asked(vm: Interpreter) -> Any:
+    return _locals(vm, vm.frames[-1])
+
+
+@ROWS.rule(vars)
+def _vars(vm: Interpreter, *args: Any) -> Any:
+    return load_attr(vm, args[0], "__dict__") if args else _asked(vm)
+
+
+@per_code
+def _asks_once(code: types.CodeType) -> bool:
+    """Whether code asks for its variables at one place, to which it comes once."""
+    instructions = disassemble(code).instructions
+    named = [i for i in instructions if i.op in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") and i.arg in _ASKING]
+    again = any(i.op.startswith(("JUMP", "POP_JUMP")) and i.arg <= at for at, i in enumerate(instructions))
+    return len(named) == 1 and not again
+
+
+_ASKING = ("locals", "vars", "dir", "eval", "exec")
 
 
 def _stores(code: types.CodeType) -> bool:

@@ -110,6 +110,7 @@ def _warn(
     vm.guards.add("equals", Attr(_WARNINGS, "defaultaction"), warnings.defaultaction)  # type: ignore[attr-defined]
     for name in _SHOWS:
         vm.guards.add("is", Attr(_WARNINGS, name), getattr(warnings, name))
+    _check_streams(vm)
     action = _action(message if isinstance(message, Text) else str(message), category, where)
     if action == "ignore":
         return
@@ -119,6 +120,12 @@ def _warn(
         raise GraphBreak(f"a warning is given that {what}")
     given = (message, category) if source is None else (message, category, source)
     vm.effects.calls.append((_Warning(where), given, {}))
+
+
+def _check_streams(vm: Interpreter) -> None:
+    """Break where a message would go to a stream that the program has put in the place of Python's: it is given out behind the graph."""
+    if any((id(sys.__dict__), name) in vm.effects.globals for name in ("stdout", "stderr")):
+        raise GraphBreak("a message is given while sys.stdout or sys.stderr is another stream")
 
 
 def _inside(vm: Interpreter, message: Any, category: type[Warning], where: Place | int, source: Any) -> None:
@@ -182,6 +189,7 @@ def _log(vm: Interpreter, logger: Any, level: Any, message: Any, *args: Any, **k
         raise GraphBreak("a message is logged in an unusual way")
     if not process_state.ask(vm, logging.Logger.isEnabledFor, (logger, level), {}):
         return
+    _check_streams(vm)
     if vm.splits and process_state.ask(vm, _is_seen, (logger,), {}):
         raise GraphBreak("a message goes to a handler of the program's")
     given = copied(vm, (message, *args))

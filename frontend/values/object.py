@@ -6,6 +6,7 @@ import abc
 import builtins
 import enum
 import functools
+import sys
 import types
 import warnings
 from collections.abc import Iterator
@@ -111,6 +112,8 @@ def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
     if vm.is_library(module.__name__):
         if vm.effects.warned is not None and module is warnings:
             vm.effects.warned.check_name(name)
+        if module is sys and (id(sys.__dict__), name) in vm.effects.globals:
+            return vm.effects.globals[id(sys.__dict__), name][1]
         value = vm.native(getattr, module, name)
         if name in module.__dict__:
             rely_on_entry(vm, module.__dict__, name)
@@ -435,6 +438,9 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     if isinstance(obj, type | types.ModuleType):
         if vm.is_created(obj):
             vm.native(setattr, obj, name, value)
+            return
+        if obj is sys and name in ("stdin", "stdout", "stderr"):
+            vm.effects.globals[id(sys.__dict__), name] = sys.__dict__, value
             return
         if isinstance(obj, enum.EnumType) and name in obj._member_map_ and type(obj) is enum.EnumType:
             vm.native(setattr, obj, name, value)  # which refuses

@@ -218,7 +218,7 @@ def uncaught_in_pending(x):
 def locs(x):
     a = 1
     y = x * 2
-    d = dict(locals())
+    d = dict(locals(), known="X" in globals())
     return sorted(d), y
 
 

@@ -282,3 +282,77 @@ def test_code_objects_are_what_they_say():
     assert isinstance(fast(torch.ones(1))[1], types.CodeType)
     assert eval(fast(torch.ones(1))[1]) == 2
     assert sys.getrefcount(fast(torch.ones(1))[1]) > 0
+
+
+# ---- locals() ----
+
+
+def variables(x, first=1, *rest, key=2):
+    unbound = 3
+    del unbound
+    before = dict(locals())
+
+    def inner(step):
+        seen = first + step
+        return sorted(locals()), locals()["seen"]
+
+    first += 1
+    return x * before["first"], sorted(before), inner(2), sorted(vars()), dir(), locals()["first"]
+
+
+def one_dict(x):
+    a = 1
+    names = locals()
+    names["fresh"] = 7
+    names["a"] = 9
+    before = a, names["a"]
+    a = 2
+    again = locals()
+    b = 3  # noqa: F841
+    return x * a, before, names is again, names["a"], "b" in names, "fresh" in locals(), names["names"] is names
+
+
+def stored_and_seen(x):
+    a = 1  # noqa: F841
+    exec("c = a + 1\na = 5")
+    names = locals()
+    return x, names.get("c"), names["a"], "c" in names
+
+
+def in_a_class(x):
+    class Body:
+        a = 1
+        names = sorted(n for n in locals() if not n.startswith("_"))
+        locals()["b"] = 2
+
+    return x + Body.b, Body.names
+
+
+def builtin_dirs(x):
+    return x + len(dir(int)), "append" in dir([]), dir(1) == dir(int)
+
+
+@pytest.mark.parametrize("function", [variables, stored_and_seen, in_a_class, builtin_dirs])
+def test_variables_of_a_frame(function):
+    fast, log = compiled(function, number_backend, on_error="raise")
+    for x in (torch.arange(3.0), torch.ones(3), torch.arange(4.0)):
+        assert same(fast(x), function(x))
+    assert not log.breaks and not log.fallbacks, ([b.reason for b in log.breaks], log.fallbacks)
+
+
+def test_breaks_behind_locals():
+    def broken(x):
+        a = 1
+        names = locals()
+        y = x * 2
+        print(end="")
+        a = 2
+        return y, locals()["a"], names["a"], sorted(names), a
+
+    def in_a_call(x):
+        return broken(x + 1), sorted(locals())
+
+    for function in (broken, in_a_call, one_dict):
+        fast, _ = compiled(function, number_backend)
+        for x in (torch.ones(2), torch.zeros(2)):
+            assert same(fast(x), function(x))
