@@ -26,47 +26,51 @@ def associative_scan(
     element (as in Blelloch, "Prefix sums and their applications", 1990).
     """
     leaves, spec = pytree.tree_flatten(xs)
-    if not all(isinstance(leaf, Tensor) for leaf in leaves) or not isinstance(leaves[0].shape[dim], int):
+    if not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves) or not isinstance(leaves[0].shape[dim], int):
         raise Unsupported("associative_scan over something else than tensors of fixed length")
     dim %= leaves[0].dim()
+    if any(leaf.dim() <= dim or leaf.shape[dim] == 0 for leaf in leaves):
+        raise Unsupported("associative_scan over nothing")
+    every = vm.call(torch.vmap, (combine,), {})  # as in eager, `combine` sees one element, without the dimension
 
     def both(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
-        made = vm.call(combine, (pytree.tree_unflatten(left, spec), pytree.tree_unflatten(right, spec)), {})
+        made = vm.call(every, (pytree.tree_unflatten(left, spec), pytree.tree_unflatten(right, spec)), {})
         return pytree.tree_leaves(made)
 
-    if reverse:
-        leaves = [vm.call(torch.flip, (leaf, [dim]), {}) for leaf in leaves]
-    done = _prefixes(vm, leaves, dim, both)
-    if reverse:
-        done = [vm.call(torch.flip, (leaf, [dim]), {}) for leaf in done]
-    return pytree.tree_unflatten(done, spec)
+    def flipped(items: list[Tensor]) -> list[Tensor]:
+        return [vm.call(torch.flip, (item, [0]), {}) for item in items] if reverse else items
+
+    leaves = flipped([vm.call(torch.movedim, (leaf, dim, 0), {}) for leaf in leaves])
+    done = flipped(_prefixes(vm, leaves, both))
+    return pytree.tree_unflatten([vm.call(torch.movedim, (leaf, 0, dim), {}) for leaf in done], spec)
 
 
 def _prefixes(
-    vm: Interpreter, leaves: list[Tensor], dim: int, both: Callable[[list[Tensor], list[Tensor]], list[Tensor]]
+    vm: Interpreter, leaves: list[Tensor], both: Callable[[list[Tensor], list[Tensor]], list[Tensor]]
 ) -> list[Tensor]:
-    n = leaves[0].shape[dim]
+    """The prefixes along the first dimension."""
+    n = leaves[0].shape[0]
     if n < 2:
         return leaves
 
     def part(items: list[Tensor], *bounds: int | None) -> list[Tensor]:
-        index = (slice(None),) * dim + (slice(*bounds),)
-        return [vm.call(operator.getitem, (item, index), {}) for item in items]
+        return [vm.call(operator.getitem, (item, slice(*bounds)), {}) for item in items]
 
-    odd = _prefixes(vm, both(part(leaves, 0, n - n % 2, 2), part(leaves, 1, None, 2)), dim, both)
+    def joined(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
+        return [vm.call(torch.cat, ([x, y],), {}) for x, y in zip(a, b, strict=True)]
+
+    odd = _prefixes(vm, both(part(leaves, 0, n - n % 2, 2), part(leaves, 1, None, 2)), both)
     first = part(leaves, 0, 1)
     if n == 2:
-        return [vm.call(torch.cat, ([a, b], dim), {}) for a, b in zip(first, odd, strict=True)]
+        return joined(first, odd)
     before = odd if n % 2 else part(odd, 0, -1)
     rest = both(before, part(leaves, 2, None, 2))
-    even = [vm.call(torch.cat, ([a, b], dim), {}) for a, b in zip(first, rest, strict=True)]
+    even = joined(first, rest)
     pairs = part(even, 0, n // 2)
-    woven = [_weave(vm, a, b, dim) for a, b in zip(pairs, odd, strict=True)]
-    if n % 2 == 0:
-        return woven
-    return [vm.call(torch.cat, ([w, e], dim), {}) for w, e in zip(woven, part(even, -1, None), strict=True)]
+    woven = [_weave(vm, a, b) for a, b in zip(pairs, odd, strict=True)]
+    return woven if n % 2 == 0 else joined(woven, part(even, -1, None))
 
 
-def _weave(vm: Interpreter, even: Tensor, odd: Tensor, dim: int) -> Tensor:
-    stacked = vm.call(torch.stack, ([even, odd], dim + 1), {})
-    return vm.call(torch.flatten, (stacked, dim, dim + 1), {})  # type: ignore[no-any-return]
+def _weave(vm: Interpreter, even: Tensor, odd: Tensor) -> Tensor:
+    stacked = vm.call(torch.stack, ([even, odd], 1), {})
+    return vm.call(torch.flatten, (stacked, 0, 1), {})  # type: ignore[no-any-return]
