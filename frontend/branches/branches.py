@@ -6,6 +6,8 @@ the sides of one `torch.cond`, where no gradients are wanted and nothing draws r
 
 from __future__ import annotations
 
+import types
+from collections import Counter
 from typing import Any
 
 from torch import Tensor
@@ -30,11 +32,12 @@ from .loops import Loops
 from .refused import Refused
 from .selects import Choices, pieces_of, taken, unequal, why_not
 from .sides import LEAVES, STAYS, Plan, Prevented, run_side
-from .truths import tensor_of_truth
+from .truths import presumed, tensor_of_truth
 
 __all__ = ["Branches"]
 
 _DEEPEST = 3  # branches in sides of branches
+_MOST_PRESUMED = 16  # times that one statement's truth is presumed
 
 
 class Branches:
@@ -44,6 +47,7 @@ class Branches:
         self.refused: str | None = None
         self.choices = Choices()
         self.loops = Loops()
+        self.presumptions: Counter[tuple[types.CodeType, int]] = Counter()
         self.depth = 0
 
     def run(self, vm: Interpreter, frame: Frame, true: int, false: int) -> str | None:
@@ -51,14 +55,19 @@ class Branches:
 
         Raises GraphBreak where the graph ends there.
         """
-        predicate = frame.before[-1]
-        predicate = tensor_of_truth(vm, predicate.read() if type(predicate) is Unread else predicate)
+        asked = frame.before[-1]
+        asked = asked.read() if type(asked) is Unread else asked
+        predicate = tensor_of_truth(vm, asked)
         try:
             if self.refused is not None:
                 raise Prevented(self.refused)
             return self._run(vm, frame, predicate, true, false)
         except Prevented as prevented:
             known = number_asked(vm, predicate)
+            if known is None and self.loops.shape(vm, frame) is None:
+                known = self.presumed(vm, asked)
+                if known is not None:
+                    vm.checks.expect(vm, predicate, known)
             if known is not None:
                 frame.ip = true if known else false
                 return None
@@ -79,6 +88,20 @@ class Branches:
             return self._loop(vm, frame, shape, more)
         except (Prevented, GraphBreak) as error:
             raise Refused(error.reason, "loops") from None
+
+    def presumed(self, vm: Interpreter, value: Any) -> bool | None:
+        """What a symbolic number's truth is for all sizes but 0 and 1, to be checked; None: nothing is to be presumed of it here.
+
+        A statement that asks again and again may be what ends a loop or a recursion.
+        """
+        if vm.exporting or vm.side is not None:
+            return None
+        known = presumed(vm, value)
+        if known is None:
+            return None
+        place = vm.frames[-1].code, vm.frames[-1].ip
+        self.presumptions[place] += 1
+        return known if self.presumptions[place] <= _MOST_PRESUMED else None
 
     def either(self, vm: Interpreter, predicate: Tensor, first: Any, second: Any) -> Any:
         """`first if predicate else second`, of values that are there already. Raises GraphBreak where where cannot choose."""

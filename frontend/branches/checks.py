@@ -50,15 +50,18 @@ class Checks:
             and not is_composite(tensor)
         )
 
-    def decide(self, vm: Interpreter, tensor: Tensor, target: int | None) -> bool | None:
+    def decide(self, vm: Interpreter, tensor: Tensor, target: int | None, likely: bool | None = None) -> bool | None:
         """The truth of a tensor: at the conditional jump to `target` that the innermost frame is in, or elsewhere.
 
-        None where not one of the two ways leads to a `raise`. Raises GraphBreak where it is asked for by anything but a jump.
+        None where not one of the two ways leads to a `raise`. Raises GraphBreak where it is asked for by anything but a jump, unless
+        it is `likely` one of the two.
         """
         if target == ASSERTED:
             return self.expect(vm, tensor, True)
         if target is None:
             known = number_asked(vm, tensor)
+            if known is None and likely is not None:
+                return self.expect(vm, tensor, likely)
             if known is None:
                 raise GraphBreak(CHECK)
             return bool(known)

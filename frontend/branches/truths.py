@@ -25,7 +25,7 @@ from .asked import number_asked
 
 _UNKNOWN: Any = (GraphBreak, *data_dependent_errors())
 
-__all__ = ["any_of", "as_operand", "as_tensor", "number_in", "tensor_of_truth", "truth_of", "undecided"]
+__all__ = ["any_of", "as_operand", "as_tensor", "number_in", "presumed", "tensor_of_truth", "truth_of", "undecided"]
 
 
 def undecided(vm: Interpreter, value: Any) -> Tensor | None:
@@ -43,6 +43,20 @@ def undecided(vm: Interpreter, value: Any) -> Tensor | None:
         except GraphBreak:  # no tensor holds what it is made of
             return None
     return None
+
+
+def presumed(vm: Interpreter, value: Any) -> bool | None:
+    """The truth of a symbolic number for all sizes but 0 and 1, where it follows from sizes that values decide, and is one truth; else None.
+
+    What a program asks of such a size is mostly whether there is anything at all. Whoever takes this answer has to check it.
+    """
+    if type(value) not in (torch.SymBool, torch.SymInt) or value.node.constant is not None:
+        return None
+    expr = value.node.expr if type(value) is torch.SymBool else sympy.Ne(value.node.expr, 0)
+    if not expr.free_symbols or not all(map(vm.out.read.is_size, expr.free_symbols)):
+        return None
+    many = expr.xreplace({s: 2 + sympy.Dummy(integer=True, nonnegative=True) for s in expr.free_symbols})
+    return bool(many) if many in (sympy.true, sympy.false) else None
 
 
 def tensor_of_truth(vm: Interpreter, value: Any) -> Any:

@@ -459,6 +459,7 @@ class SymbolicInterpreter:
         """`bool(value)` for a conditional jump, by where it leads; None where both ways are to be taken (`branches`)."""
         if value is None or value is True or value is False:
             return bool(value)
+        asked = value
         if type(value) in PLAIN_KINDS:
             value = tensor_of_truth(self, value)
         if isinstance(value, Tensor):
@@ -468,7 +469,8 @@ class SymbolicInterpreter:
                 getattr(value, "constant", None) is None and value.numel() == 1
             ):  # of another an error, whatever it holds
                 known = self.dynamic.truth(value)
-                return self.checks.decide(self, value, jump) if known is None else known
+                many = self.branches.presumed(self, asked) if known is None and jump is None else None
+                return self.checks.decide(self, value, jump, many) if known is None else known
             return bool(self.native(bool, value))
         for name in ("__bool__", "__len__"):
             method = objects.find_method(type(value), name)

@@ -86,6 +86,10 @@ class ReadSizes:
         node, place, size = self._show(symbol)
         return node.args[0].meta["example_value"] if place is None else size  # type: ignore[union-attr]
 
+    def is_size(self, symbol: sympy.Symbol) -> bool:
+        """Whether a symbol is a size that values decide."""
+        return symbol in self._shown and self._shown[symbol][1] is not None
+
     def any(self) -> bool:
         """Whether the graph has one."""
         return bool(self._shown or self.late)

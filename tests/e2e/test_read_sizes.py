@@ -158,7 +158,12 @@ def decided(x: Tensor) -> Tensor:
     y = rows(x) * 2
     if y.shape[0] > 2:
         return y + 1
-    return y - 1
+    return y.sum()
+
+
+def chosen(x: Tensor) -> Tensor:
+    y = rows(x) * 2
+    return y + 1 if y.shape[0] > 2 else y - 1
 
 
 def test_decisions_break_the_graph() -> None:
@@ -170,6 +175,9 @@ def test_decisions_break_the_graph() -> None:
     assert "if y.shape[0] > 2:" in breaks[0]
     with pytest.raises(Exception, match="y.shape"):
         intarsia.compile(decided, fullgraph=True)(some(3))
+    fast = intarsia.compile(chosen, fullgraph=True)
+    for x in (some(3), some(0), some(1), some(4), some(2)):
+        torch.testing.assert_close(fast(x), chosen(x))
 
 
 TEXT = """builtin.module {

@@ -1,0 +1,156 @@
+"""What a program decides by a size that values decide is presumed to be what it is of many, and checked: results are eager's for any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from harness import compiled, number_backend
+from torch import Tensor
+
+import intarsia
+
+W = torch.linspace(0.5, 2, 3).requires_grad_()
+
+
+def nothing_found(x: Tensor) -> Any:
+    i = torch.where(x[:, 0] > 0)[0]
+    if len(i) == 0:
+        return (x * W).sum() * 0
+    return (x[i] * W).mean()
+
+
+def one_at_most(x: Tensor) -> Any:
+    i = (x[:, 0] > 0).nonzero()[:, 0]
+    return (x * W).sum() if i.numel() <= 1 else (x[i] * W).std()
+
+
+def by_truth(x: Tensor) -> Any:
+    y = x[x > 0]
+    if not y.numel():
+        return x * W
+    return y.amax() * W
+
+
+def all_of_several(x: Tensor) -> Any:
+    parts = x[x > 0], x[x < 0.5]
+    if all(len(part) > 0 for part in parts):
+        return parts[0].amax() * W, parts[1].amin() * W
+    return x * W
+
+
+def several(x: Tensor) -> Any:
+    a, b = x[x > 0], x[x < 0]
+    if a.numel() + b.numel() > 1:
+        return (a.sum() + b.sum()) * W
+    return [a, b]
+
+
+def fails_on_nothing(x: Tensor) -> Any:
+    y = x[x[:, 0] > 0]
+    if len(y) < 2:
+        return None
+    return y[1] * W + y.view(-1, 3).amax(0)
+
+
+def effects(x: Tensor, seen: list[int] = []) -> Any:  # noqa: B006
+    y = x[x[:, 0] > 0]
+    if y.shape[0] > 0:
+        seen.append(len(x))
+        x.add_(1)
+        return y.sum() * W
+    seen.append(-len(x))
+    return x * W, list(seen)
+
+
+def parts_of_a_mixture(x: Tensor) -> Any:
+    out = torch.zeros_like(x)
+    kind = (x[:, 0] * 3).long().clamp(-1, 1)
+    for k in range(-1, 2):
+        rows = torch.where(kind == k)[0]
+        if rows.numel() == 0:
+            continue
+        out = out.index_add(0, rows, x[rows] * W * k)
+    return out
+
+
+FUNCTIONS = [
+    nothing_found,
+    one_at_most,
+    by_truth,
+    all_of_several,
+    several,
+    fails_on_nothing,
+    effects,
+    parts_of_a_mixture,
+]
+MANY = torch.linspace(-1, 1, 24).reshape(8, 3)[torch.tensor([3, 1, 7, 0, 4, 2, 6, 5])]
+ONE = torch.tensor([[0.4, 0.3, -1.0], [-1, 0.2, 0.1], [-0.2, 0, 0]])
+CALLS = [MANY, MANY * 0.9, MANY[:5], ONE, -MANY.abs(), MANY, ONE[:2] - 2, MANY.abs() + 0.1, MANY[:0]]
+
+
+def outcome(function: Any, x: Tensor) -> Any:
+    x = x.clone()
+    try:
+        result = function(x)
+    except (RuntimeError, IndexError) as error:
+        return type(error)
+    W.grad = None
+    tensors = [t for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, Tensor)]
+    wanted = [t.sum() for t in tensors if t.requires_grad]
+    if wanted:
+        torch.stack(wanted).sum().backward()
+    return result, x, None if W.grad is None else W.grad.clone()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_as_eager(function: Any) -> None:
+    for order in (CALLS, CALLS[::-1]):
+        expected = []
+        for x in order:
+            effects.__defaults__[0].clear()  # type: ignore[index]
+            expected.append(outcome(function, x))
+        fast, log = compiled(function, number_backend)
+        for k, (x, wanted) in enumerate(zip(order, expected, strict=True)):
+            effects.__defaults__[0].clear()  # type: ignore[index]
+            found = outcome(fast, x)
+            torch.testing.assert_close(found, wanted, equal_nan=True) if isinstance(wanted, tuple) else None
+            assert isinstance(wanted, tuple) or found is wanted
+            if order is CALLS and k == 2 and function not in (effects, parts_of_a_mixture):
+                assert log.breaks == [] == log.fallbacks
+
+
+def test_compiled() -> None:
+    for function in (nothing_found, fails_on_nothing, all_of_several):
+        fast = intarsia.compile(function)
+        for x in CALLS:
+            found, wanted = outcome(fast, x), outcome(function, x)
+            torch.testing.assert_close(found, wanted, equal_nan=True) if isinstance(wanted, tuple) else None
+            assert isinstance(wanted, tuple) or found is wanted
+
+
+def until_few(x: Tensor) -> Tensor:
+    while x.numel() > 2:
+        x = x[x > x.mean()]
+    return x * 2
+
+
+def until_few_with_returns(x: Tensor) -> Any:
+    count = 0
+    while True:
+        x = x[x > x.mean()]
+        count += 1
+        if len(x) <= 1:
+            return x * W[:1], count
+
+
+def recursive(x: Tensor) -> Tensor:
+    return x if len(x) <= 1 else recursive(x[x > x.mean()]) + 1
+
+
+@pytest.mark.parametrize("function", [until_few, until_few_with_returns, recursive], ids=lambda f: f.__name__)
+def test_loops_and_recursions_end(function: Any) -> None:
+    fast, _ = compiled(function, number_backend)
+    for n in (9, 9, 12, 40):
+        torch.testing.assert_close(fast(torch.linspace(0, 1, n)), function(torch.linspace(0, 1, n)))
