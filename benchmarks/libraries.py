@@ -95,12 +95,17 @@ def run(program: Program, compiler: Callable[[Any], Any], graphs: Graphs | None 
                 [t.detach().clone() for t in results],
                 rest,
                 [None if p.grad is None else p.grad.clone() for p in leaves],
-                [b.detach().clone() for m in modules for b in (*m.buffers(), *m.parameters())],
+                [b.detach().clone() for m in modules for b in state_of(m)],
             ]
         )
         for leaf in leaves:
             leaf.grad = None
     return seen
+
+
+def state_of(module: nn.Module) -> list[Tensor]:
+    """Its buffers and parameters; a tensor of a library's class may not be comparable, and only results show what it holds."""
+    return [t for t in (*module.buffers(), *module.parameters()) if type(t) in (Tensor, nn.Parameter)]
 
 
 def seed(number: int) -> None:

@@ -912,3 +912,50 @@ def timm_step() -> Any:
         return out.detach()
 
     return of(step, net, ema), [(torch.randn(n, 3, 64, 64).double(), torch.randint(5, (n,))) for n in (2, 2, 3, 4)]
+
+
+# tensordict, torchao
+
+
+@program("TensorDict modules", "tensordict")
+def tensordict_modules() -> Any:
+    from tensordict import TensorDict
+    from tensordict.nn import TensorDictModule, TensorDictSequential
+
+    net = TensorDictSequential(
+        TensorDictModule(nn.Linear(8, 16), in_keys=["observation"], out_keys=["hidden"]),
+        TensorDictModule(nn.Tanh(), in_keys=["hidden"], out_keys=["hidden"]),
+        TensorDictModule(nn.Linear(16, 2), in_keys=["hidden"], out_keys=[("agent", "action")]),
+    )
+
+    def step(observation: Tensor) -> Any:
+        found = net(TensorDict({"observation": observation}, batch_size=[observation.shape[0]]))
+        return found["agent", "action"], found["hidden"]
+
+    return of(step, net), [(torch.randn(n, 8),) for n in (4, 4, 6, 9)]
+
+
+@program("TensorDict as an argument", "tensordict")
+def tensordict_argument() -> Any:
+    from tensordict import TensorDict
+
+    net = nn.Linear(8, 4)
+
+    def step(batch: Any) -> Any:
+        moved = batch.apply(lambda t: t * 2)
+        return net(moved["x"]), moved["rest", "y"].sum(), batch.batch_size[0]
+
+    calls = []
+    for n in (4, 4, 6, 9):
+        x, y = torch.randn(n, 8), torch.randn(n, 3)
+        calls.append((TensorDict({"x": x, "rest": {"y": y}}, batch_size=[n]),))
+    return of(step, net), calls
+
+
+@program("int8 weights", "torchao")
+def int8_weights() -> Any:
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
+    quantize_(net, Int8WeightOnlyConfig())
+    return net.requires_grad_(False), [(torch.randn(n, 32),) for n in (4, 4, 6, 9)]
