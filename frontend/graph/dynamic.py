@@ -199,7 +199,7 @@ class Marks:
         kind = type(expected)
         if type(value) is not kind:
             return
-        if kind is tuple and len(value) == len(expected):
+        if kind in (tuple, torch.Size) and len(value) == len(expected):
             for index, (a, b) in enumerate(zip(expected, value, strict=True)):
                 self._compare(Item(source, index), a, b)
         elif kind is int and value != expected or kind is float and repr(value) != repr(expected):

@@ -244,9 +244,9 @@ class GuardSet:
         return any(hasattr(check, "relations") for check in self.extra)
 
     def numbers(self) -> Iterator[tuple[Source, Any]]:
-        """Each int, float or tuple that is expected to have one particular value."""
+        """Each int, float, tuple or size that is expected to have one particular value."""
         for guard in self.parts.values():
-            if guard.kind == "equals" and type(guard.expected) in (int, float, tuple):
+            if guard.kind == "equals" and type(guard.expected) in (int, float, tuple, torch.Size):
                 yield guard.source, guard.expected
 
     def truths(self) -> Iterator[tuple[Source, bool]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import Unsupported, UserRaise
@@ -93,8 +94,8 @@ def _tuple_subclass(vm: Interpreter, value: Any, source: Source) -> Any:
 def _sequence(vm: Interpreter, value: Any, source: Source) -> Any:
     vm.guards.add("length", source, len(value))
     kind = type(value)
-    if kind is tuple:
-        made = tuple(vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value))
+    if kind is tuple or kind is torch.Size:
+        made = kind(vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value))
         if made:  # there is one empty tuple
             vm.user.track(value, made, source)
         return made
@@ -196,6 +197,7 @@ def _set(vm: Interpreter, value: Any, source: Source) -> Any:
 
 _SHADOWS: dict[type, Any] = {
     tuple: _sequence,
+    torch.Size: _sequence,
     list: _sequence,
     deque: _sequence,
     dict: _mapping,

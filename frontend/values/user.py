@@ -159,7 +159,7 @@ class UserState:
                 symbolic = self.vm.dynamic.number(value, source)
                 if symbolic is not None:
                     return symbolic
-            if kind is not tuple or not self.vm.dynamic.opens(source):
+            if kind not in (tuple, torch.Size) or not self.vm.dynamic.opens(source):
                 guards.add("equals", source, value)
                 return self.held(value, source)
         known = self.by_real.get(id(value))
