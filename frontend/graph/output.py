@@ -232,8 +232,8 @@ class OutputGraph:
             return bool(value)  # a relation between sizes: which way it goes is guarded
         if isinstance(value, SYMBOLIC):
             return self.sym_node(value)
-        if kind in (list, tuple):
-            return kind(self.lift(v) for v in value)
+        if kind in (list, tuple, range):
+            return (list if kind is range else kind)(self.lift(v) for v in value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return kind(*(self.lift(v) for v in value))
         if isinstance(value, list | tuple):
@@ -244,12 +244,12 @@ class OutputGraph:
             return {k: self.lift(v) for k, v in value.items()}
         if kind is slice:
             return slice(self.lift(value.start), self.lift(value.stop), self.lift(value.step))
-        if kind is range:
-            return list(value)
         if isinstance(value, _GRAPH_CONSTANTS):
             return value
         if hasattr(kind, "__torch_function__"):
             raise Overridden(f"a torch function is given an object of type {kind.__name__}")
+        if kind is type and value in _DTYPES:
+            return _DTYPES[value]
         if isinstance(value, type) or callable(value):
             name = getattr(value, "__qualname__", None) or type(value).__name__
             raise Unsupported(f"a torch function is given the Python object {name}")
@@ -593,7 +593,7 @@ _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
 
 
 _GRAPH_CONSTANTS = (
-    *(int, float, bool, str, bytes, complex, torch.Size),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    *(int, float, bool, str, bytes, complex, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
+_DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}  # as torch reads them
 _PLAIN = {*_GRAPH_CONSTANTS, type(None), type(Ellipsis)} - {torch.Size}

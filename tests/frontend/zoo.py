@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 import zoo_transformers
+import zoo_usual
+from zoo_diffusers import DIFFUSERS
 from zoo_transformers import LLAMA, SEQ2SEQ, SMALL, SPEECH, T5, VISION, image
 
 Built = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
@@ -237,3 +239,4 @@ def _image_model(package: str, name: str) -> Callable[[], Built]:
 ZOO |= {f"timm-{name}": _image_model("timm", name) for name in TIMM}
 ZOO |= {f"torchvision-{name}": _image_model("torchvision", name) for name in TORCHVISION}
 ZOO |= {name: partial(zoo_transformers.build, name) for name in zoo_transformers.MODELS}
+ZOO |= zoo_usual.USUAL | DIFFUSERS
