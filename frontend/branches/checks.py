@@ -23,6 +23,7 @@ from .asked import number_asked
 from .flow import always_raises
 from .random_state import devices_of
 from .refused import Refused
+from .written import unkept
 
 if TYPE_CHECKING:
     from ..entry.residual import Residual
@@ -125,8 +126,8 @@ def refusal(vm: Interpreter, flags: list[Tensor], ends: bool) -> str | None:
     inside = vm.gradients
     if not all(map(vm.out.is_known, flags)):
         return "backward is to do the check"
-    if any(map(vm.out.is_written, vm.out.used)):
-        return "the graph writes to a tensor of the caller's"
+    if (written := unkept(vm)) is not None:
+        return written
     if any(info.says is not None for info in vm.out.inputs.values()):
         return "the program says of a tensor of the caller's whether it requires gradients"
     if inside.calls or inside.hooks or inside.attached or inside.regions:

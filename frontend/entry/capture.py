@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ..branches import random_state
+from ..branches import random_state, written
 from ..branches.refused import Refused
 from ..breaks import breaks
 from ..breaks.breaks import Break, Restart, Stop, Suspended
@@ -466,6 +466,7 @@ def _finish(
     repeatable = is_repeatable(vm)
     module.meta["gradients"] = body.gradients
     fetch = _given(vm.out.used, emit)
+    keeps = "".join(f"{body.value(info.fake)}, " for info in written.written_inputs(vm)) if failing else ""
     emit.lines += parameters.given(emit, vm.guards)
     shown = profiling.test(emit)
     rest = "\n".join([*fetch, *body.post, text])
@@ -484,8 +485,11 @@ def _finish(
         failing=failing,
         lasting=vm.checks.only_begun(),
         draws=bool(failing) and not repeatable,
+        keeps=f"({keeps})" if keeps else "",
         drawn=drawn is not None,
     )
+    if entry.keeps:
+        emit.namespace["keep"], emit.namespace["put_back"] = written.keep, written.put_back
     if entry.draws:
         emit.namespace["drawn"], emit.namespace["rewind"] = random_state.keeper(random_state.devices_of(module.graph))
     _forget_arguments(vm)

@@ -44,6 +44,7 @@ class Entry:
     ] = ()  # results of the graph: with one that is true, CPython runs the call (`branches.checks`)
     lasting: bool = False  # whether such a call may well not raise: a loop runs no round
     draws: bool = False  # whether the state of random generators is set back for that
+    keeps: str = ""  # what the graph writes to, as a tuple: it is set back for that, too (`branches.kept`)
     drawn: bool = False  # whether the checks draw Python's random numbers (`guards.drawn`)
 
     def with_late(self, checks: Sequence[Statement]) -> Entry:
@@ -60,8 +61,10 @@ class Entry:
         lines += ["except Exception:", f"    {missed}"]
         if self.has_graph:
             given = f"({''.join(f'{n}_, ' for n in self.parameters)})"
-            rewind = _indented([*(["rewind(states)"] if self.draws else []), *undo])
+            back = [*(["rewind(states)"] if self.draws else []), *(["put_back(kept)"] if self.keeps else [])]
+            rewind = _indented([*back, *undo])
             lines += ["states = drawn()"] if self.draws else []
+            lines += [f"kept = keep({self.keeps})"] if self.keeps else []
             lines += ["try:", *_indented(self._graph()), "except Exception as error:", *rewind]
             lines.append(f"    return failed(error, {given})")
             if self.failing:

@@ -29,7 +29,7 @@ from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_
 from .read_sizes import READS, ReadSizes
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
-from .writes import WrapperWrites, count_writes, in_place_view
+from .writes import WrapperWrites, count_writes, in_place_view, statistics_written
 
 __all__ = ["GRAD_MODE", "INFERENCE", "MUTATES", "TEMPORARY", "GraphInput", "OutputGraph"]
 
@@ -121,6 +121,7 @@ class OutputGraph:
         # Storages that calls wrote to: `.data` and its views count versions of their own.
         self._written: set[int] = set()
         self.writes: list[int] = []  # the same, one for each write
+        self.statistics: set[int] = set()  # storages that norms write to, which count no version of them
         self.ended: list[OutputGraph] = []  # those of functions inside transforms that have returned
         self._break = data_dependent_errors()
         self._refused = unsupported_fake_errors()
@@ -382,16 +383,14 @@ class OutputGraph:
                 raise GraphBreak(f"{_called(target)} cannot run on {kind}s here: {_first_line(error)}") from None
             raise eagers_error(op, target, args, kwargs, error) from None
         count_writes(name, args, kwargs)
-        written = [t for t, version in zip(given, versions, strict=True) if t._version != version]
-        if written:
-            self.writes += map(_storage, written)
-            self._written.update(self.writes[-len(written) :])
-        mutated = bool(written)
-        if watch is not None and (stored := watch.done(name)):
-            self._written |= stored
-            mutated = True
+        self.statistics |= set(map(_storage, statistics_written(name, target, args, kwargs)))
+        written = [_storage(t) for t, version in zip(given, versions, strict=True) if t._version != version]
+        self.writes += written
+        self._written.update(written)
+        stored = watch.done(name) if watch is not None else set()
+        self._written |= stored
         self._refuse_new_leaves(target, [(t, w) for t, w in zip(given, wanted, strict=True) if is_leaf(t)], result)
-        return self._record(op, target, lifted, result, mutated)
+        return self._record(op, target, lifted, result, bool(written or stored))
 
     def _refuse_new_leaves(self, target: Any, leaves: list[tuple[Tensor, bool]], result: Any) -> None:
         """A graph's tensors require gradients because others do: where a call says so of one, it runs between two graphs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ..errors import GraphBreak
 from ..torch_private.wrapped import layout_of, parts_of
 from ..values.kinds import tensors_in
 
-__all__ = ["WrapperWrites", "count_writes", "in_place_view"]
+__all__ = ["WrapperWrites", "count_writes", "in_place_view", "statistics_written"]
 
 _OF_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 
@@ -22,6 +23,22 @@ def count_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     for place, argument in _written_lists(name):
         given = args[place] if place < len(args) else kwargs.get(argument)
         torch.autograd.graph.increment_version(list(tensors_in((given,))))
+
+
+def statistics_written(name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The running statistics that a norm writes to without saying so."""
+    if name not in _NORMS:
+        return []
+    first = 1 if isinstance(target, FunctionType) else 3  # torch.nn.functional's order, and that of the operator
+    training = (
+        args[5] if len(args) > 5 else next((kwargs[n] for n in _TRAINING if n in kwargs), name == "instance_norm")
+    )
+    given = *args[first : first + 2], kwargs.get("running_mean"), kwargs.get("running_var")
+    return [t for t in given if isinstance(t, Tensor)] if training else []
+
+
+_NORMS = ("batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+_TRAINING = ("training", "train", "use_input_stats")
 
 
 @cache

@@ -3,6 +3,8 @@
 PYTEST_DONT_REWRITE: asserts of the programs are Python's own.
 """
 
+import contextlib
+import functools
 import random
 import traceback
 
@@ -10,9 +12,11 @@ import pytest
 import torch
 from harness import compiled, graph_backend, number_backend
 from torch import nn
+from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import intarsia
+from intarsia.frontend.branches import written as written_by_graphs
 
 SEEN: list[object] = []
 HELD: dict[str, object] = {}
@@ -38,6 +42,16 @@ class Net(nn.Module):
             raise Bad("not finite", self.calls)
         self.last = y.detach()
         return y * 2
+
+
+def written(x):
+    """What the graph writes is set back where a check fails: eager writes it again, up to there."""
+    if (x == 7).any():
+        raise ValueError(f"seven {x[0]}")
+    x.add_(1)
+    if (x > 100).any():
+        raise ValueError(f"big {x[1]}")
+    return x.mul_(2) * 2
 
 
 def two(x):
@@ -134,14 +148,6 @@ def before_a_break(x):
     return y
 
 
-def written(x):
-    """A write behind a check would have happened."""
-    if (x > 100).any():
-        raise ValueError("big")
-    x.add_(1)
-    return x * 2
-
-
 def caught(x):
     """The program goes on: it is no check."""
     try:
@@ -157,8 +163,8 @@ def either(x):
         raise Bad("not big")
 
 
-ONE = (two, inlined, drawn, in_parts, asserted, indexed, counted, repeated, generated, without_gradients)
-OTHERS = (before_a_break, written, caught, either)
+ONE = (written, two, inlined, drawn, in_parts, asserted, indexed, counted, repeated, generated, without_gradients)
+OTHERS = (before_a_break, caught, either)
 
 
 def outcome(function, x):
@@ -230,6 +236,72 @@ def test_gradients():
         assert same(grads[1], grads[0])
 
 
+def test_what_was_written_is_set_back_unseen():
+    """Memory in between stays, autograd sees eager's number of writes, and what it saved before is still good."""
+
+    def f(x):
+        x.add_(1)
+        assert (x < 100).all()
+        return x * 2
+
+    fast, log = compiled(f, number_backend)
+    for factor in (1.0, 1000.0, 2.0):
+        seen = []
+        for function in (f, fast):
+            base, w = torch.arange(24.0).reshape(4, 6) / 10 * factor, torch.ones(4, requires_grad=True)
+            column = base[:, ::2]
+            kept = w * base[:, 1]
+            with contextlib.suppress(AssertionError):
+                seen.append(function(column))
+            seen += [base, column._version]
+            if factor == 1000.0:
+                with pytest.raises(RuntimeError, match="modified"):
+                    kept.sum().backward()
+        assert same(seen[: len(seen) // 2], seen[len(seen) // 2 :])
+    assert log.breaks == [] and log.fallbacks == []
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_statistics_of_norms_beside_a_check(momentum):
+    def f(norm, x):
+        y = norm(x)
+        if not y.isfinite().all() or (x > 100).any():
+            raise Bad(f"{x.sum():.2f}")
+        return (y * y * x).sum()
+
+    norms = [nn.BatchNorm1d(8, momentum=momentum) for _ in range(2)]
+    fast, log = compiled(functools.partial(f, norms[1]), number_backend)
+    for x in (GOOD, BIG, GOOD * 2, NAN, BIG, GOOD):
+        seen = []
+        for norm, function in zip(norms, (functools.partial(f, norms[0]), fast)):
+            norm.zero_grad()
+            try:
+                function(x).backward()
+            except Bad as error:
+                seen.append(str(error))
+            seen.append([*norm.buffers(), norm.weight.grad])
+        assert same(seen[: len(seen) // 2], seen[len(seen) // 2 :])
+    assert log.fallbacks == [] and (log.breaks == [] or momentum is None)
+
+
+def test_statistics_given_to_a_norm_are_set_back():
+    def f(x, mean, variance):
+        y = F.batch_norm(x, mean, variance, training=True)
+        assert (x < 100).all()
+        return y
+
+    fast, log = compiled(f, number_backend)
+    for x in (GOOD, BIG, GOOD):
+        seen = []
+        for function in (f, fast):
+            mean, variance = torch.zeros(8), torch.ones(8)
+            with contextlib.suppress(AssertionError):
+                seen.append(function(x, mean, variance))
+            seen += [mean, variance, mean._version]
+        assert same(seen[: len(seen) // 2], seen[len(seen) // 2 :])
+    assert log.breaks == [] and log.fallbacks == []
+
+
 def test_all_checks_are_one_result():
     fast, log = compiled(repeated, graph_backend)
     fast(GOOD)
@@ -246,12 +318,14 @@ def test_no_check_costs_nothing():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda x: x.add_(1), "writes to a tensor of the caller's"),
+        (lambda x: x.add_(1), "writes to large tensors of the caller's"),
         (lambda x: torch.ops.checks_test.told(x), "told may have an effect"),
     ],
     ids=["write", "operator"],
 )
-def test_what_cannot_be_run_again_breaks(change, why):
+def test_what_cannot_be_run_again_breaks(change, why, monkeypatch):
+    monkeypatch.setattr(written_by_graphs, "_MOST_BYTES", 100)
+
     def f(x):
         assert (x < 100).all()
         return change(x) * 2
