@@ -15,7 +15,7 @@ from .breaks.hints import remedy
 
 __all__ = [
     *("Busy", "CaptureError", "SourceLine", "GraphBreak", "InternalError", "Overridden", "Unsupported", "UserRaise"),
-    "lines_of",
+    *("Refused", "lines_of"),
 ]
 
 
@@ -113,6 +113,14 @@ class InternalError(CaptureError):
     """A mistake in the frontend itself."""
 
     heading = "internal error of the frontend (please report it)"
+
+
+class Refused(BaseException):  # what handles errors of capture lets it pass
+    """The graph does more than it may: capture starts again without `what` (checks, branches, loops, texts), and breaks at the first of these."""
+
+    def __init__(self, reason: str, what: str = "checks") -> None:
+        super().__init__(reason)
+        self.reason, self.what = reason, what
 
 
 class UserRaise(Exception):

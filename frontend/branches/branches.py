@@ -15,7 +15,7 @@ from torch import Tensor
 from ..bytecode.frame import Frame
 from ..bytecode.instruction import disassemble
 from ..entry.nature import may_draw
-from ..errors import GraphBreak
+from ..errors import GraphBreak, Refused
 from ..gradients.state import VisibleState
 from ..regions.branches import branch
 from ..state import Interpreter
@@ -29,7 +29,6 @@ from .conditions import combined
 from .flow import join_of
 from .loop_shape import Shape
 from .loops import Loops
-from .refused import Refused
 from .selects import Choices, pieces_of, taken, unequal, why_not
 from .sides import LEAVES, STAYS, Plan, Prevented, run_side
 from .truths import presumed, tensor_of_truth

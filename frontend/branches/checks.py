@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from ..entry.nature import calls_of, has_no_effect
-from ..errors import GraphBreak
+from ..errors import GraphBreak, Refused
 from ..state import ASSERTED, EITHER, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.regions import WHILE_LOOP
@@ -22,7 +22,6 @@ from ..values.kinds import isinstance
 from .asked import number_asked
 from .flow import always_raises
 from .random_state import devices_of
-from .refused import Refused
 from .written import unkept
 
 if TYPE_CHECKING:

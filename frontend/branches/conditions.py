@@ -13,13 +13,13 @@ from torch import Tensor
 
 from ..bytecode.frame import Frame
 from ..bytecode.instruction import Program
+from ..errors import Refused
 from ..gradients.state import VisibleState
 from ..state import Interpreter
 from ..values.constant import is_constant
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .flow import following, landed
-from .refused import Refused
 from .selects import is_cheap, pieces_of, taken
 from .sides import Ended, Prevented, run_side
 from .truths import tensor_of_truth

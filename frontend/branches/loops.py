@@ -27,7 +27,7 @@ from ..bytecode.frame import Frame
 from ..bytecode.liveness import live_names
 from ..bytecode.opcodes import steps_of
 from ..entry.nature import may_draw
-from ..errors import CaptureError, GraphBreak, UserRaise
+from ..errors import CaptureError, GraphBreak, Refused, UserRaise
 from ..graph.aside import storage_of
 from ..regions.capture import Body, emit, is_tracked, over, owned, read_by, result_like, same, single
 from ..state import Interpreter
@@ -37,7 +37,6 @@ from ..values.lazy import Unread
 from .loop_shape import Shape, shape_of
 from .loop_state import Counter, Kinds, State, Surroundings
 from .memory import Sharing, sharing
-from .refused import Refused
 from .selects import is_cheap, name_of, pieces_of, taken
 from .sides import Prevented, Side
 from .truths import as_tensor, tensor_of_truth

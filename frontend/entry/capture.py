@@ -16,7 +16,6 @@ import torch
 from torch import fx, nn
 
 from ..branches import random_state, written
-from ..branches.refused import Refused
 from ..breaks import breaks
 from ..breaks.breaks import Break, Restart, Stop, Suspended
 from ..breaks.pieces import Family, Piece
@@ -27,7 +26,7 @@ from ..bytecode.symbolic_interpreter import SymbolicInterpreter
 from ..calls.contexts import changes_modes, mode_keeper, set_grad
 from ..calls.dispatch import call_forward
 from ..calls.registry import row_of
-from ..errors import CaptureError, InternalError, SourceLine, Unsupported, UserRaise
+from ..errors import CaptureError, InternalError, Refused, SourceLine, Unsupported, UserRaise
 from ..gradients.grads import dropped
 from ..gradients.inside import HooksOutside, said, settle
 from ..graph.dynamic import ConstraintError, Marks, Symbols

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..branches.refused import Refused
-from ..errors import GraphBreak
+from ..errors import GraphBreak, Refused
 from ..graph.dynamic import concrete
 from ..graph.output import OutputGraph
 from ..state import Interpreter
