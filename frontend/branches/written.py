@@ -12,7 +12,7 @@ from ..functional.overlap import is_folded
 from ..graph.aside import storage_of
 from ..graph.output import GraphInput
 from ..state import Interpreter
-from ..torch_private.autograd import set_versions
+from ..torch_private.autograd_graph import set_versions
 from ..torch_private.symbols import hint_of
 from ..values.kinds import isinstance
 

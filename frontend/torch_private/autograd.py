@@ -37,11 +37,6 @@ def own_saving() -> Iterator[None]:
         yield
 
 
-def set_versions(tensors: list[Tensor], versions: list[int]) -> None:
-    """Say how often tensors were written to (torch 2.11 to 2.13)."""
-    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
-
-
 VISIBLE = "visible"  # in a forward graph's `meta`: results from this one on are only seen by backward
 
 
