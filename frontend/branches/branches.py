@@ -146,7 +146,7 @@ class Branches:
     def _loop(self, vm: Interpreter, frame: Frame, shape: Shape, predicate: Tensor) -> str | None:
         """The loop whose condition the jump asks for, then the way out of it."""
         index = frame.ip - 1
-        if is_composite(predicate) or not vm.out.is_known(predicate) or frame.code.co_flags & 0x20:
+        if is_composite(predicate) or not vm.out.is_known(predicate) or frame.code.co_flags & 0xA0:
             raise Prevented("")
         ended, way = self.loops.run(vm, frame, shape, predicate)
         ended.put(frame)
@@ -169,7 +169,7 @@ class Branches:
         self, vm: Interpreter, frame: Frame, predicate: Tensor, ways: tuple[int, int], cut: frozenset[tuple[int, int]]
     ) -> str | None:
         joins = self.joins(frame, frame.ip - 1, cut)
-        if joins is None or vm.out.inside or vm.generators or frame.code.co_flags & 0x20 or is_composite(predicate):
+        if joins is None or vm.out.inside or vm.generators or frame.code.co_flags & 0xA0 or is_composite(predicate):
             raise Prevented("")
         if self.depth >= _DEEPEST or not vm.out.is_known(predicate):
             raise Prevented("")

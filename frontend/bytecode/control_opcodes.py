@@ -92,7 +92,7 @@ def SEND(vm: Interpreter, frame: Frame, target: int) -> None:
     value = frame.pop()
     receiver = frame.stack[-1]
     try:
-        if type(receiver) is InterpretedGenerator:
+        if isinstance(receiver, InterpretedGenerator):
             more, result = receiver.step(value, None)
         elif value is None:
             more, result = vm.advance(receiver)
@@ -115,7 +115,8 @@ def END_SEND(vm: Interpreter, frame: Frame, _: Any) -> None:
 
 def STOPITERATION_ERROR(vm: Interpreter, frame: Frame, _: Any) -> None:
     if isinstance(frame.stack[-1], StopIteration):
-        frame.stack[-1] = stopped_inside(frame.stack[-1])
+        kind = "coroutine" if frame.code.co_flags & 0x80 else "generator"
+        frame.stack[-1] = stopped_inside(frame.stack[-1], kind)
 
 
 # ---- exceptions and with ----

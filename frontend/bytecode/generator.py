@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from ..errors import CaptureError, UserRaise
 from ..state import Interpreter
@@ -17,15 +17,18 @@ from .version import CLOSE_RETURNS
 __all__ = ["InterpretedGenerator", "stopped_inside"]
 
 
-def stopped_inside(error: BaseException) -> BaseException:
+def stopped_inside(error: BaseException, kind: str = "generator") -> BaseException:
     """What a StopIteration that a generator's own code raises turns into."""
-    made = RuntimeError("generator raised StopIteration")
+    made = RuntimeError(f"{kind} raised StopIteration")
     made.__cause__ = made.__context__ = error
     return made
 
 
 class InterpretedGenerator:
     """A generator of the interpreted program; a real iterator, so that C code can consume it."""
+
+    kind, plain = "generator", cast(type, types.GeneratorType)  # what it is called, and is for `isinstance`
+    __class__ = property(lambda self: self.plain)  # type: ignore[assignment]
 
     def __init__(self, vm: Interpreter, frame: Frame) -> None:
         self.vm, self.frame = vm, frame
@@ -92,7 +95,7 @@ class InterpretedGenerator:
         else:
             if not more:
                 return result if CLOSE_RETURNS else None
-            error = RuntimeError("generator ignored GeneratorExit")
+            error = RuntimeError(f"{self.kind} ignored GeneratorExit")
         raise error
 
     @property
@@ -151,7 +154,7 @@ class InterpretedGenerator:
         Raises UserRaise with what leaves the generator.
         """
         if self.running:
-            raise UserRaise(ValueError("generator already executing"))
+            raise UserRaise(ValueError(f"{self.kind} already executing"))
         if self.finished:
             if error is not None:
                 raise UserRaise(error)
@@ -161,7 +164,7 @@ class InterpretedGenerator:
                 self._finish()
                 raise UserRaise(error)
             if value is not None:
-                raise UserRaise(TypeError("can't send non-None value to a just-started generator"))
+                raise UserRaise(TypeError(f"can't send non-None value to a just-started {self.kind}"))
         elif error is not None:
             delegate = self._delegate()
             if delegate is not None:
@@ -186,7 +189,7 @@ class InterpretedGenerator:
         except UserRaise as raised:
             self._finish()
             if isinstance(raised.value, StopIteration):
-                raise UserRaise(stopped_inside(raised.value)) from None
+                raise UserRaise(stopped_inside(raised.value, self.kind)) from None
             raise
         except CaptureError:
             self.finished = True
@@ -221,12 +224,12 @@ class InterpretedGenerator:
         self.running = True
         try:
             if isinstance(error, GeneratorExit):
-                if type(delegate) is InterpretedGenerator:
+                if isinstance(delegate, InterpretedGenerator):
                     vm.native(delegate.close)
                 elif hasattr(vm.type_of(delegate), "close"):
                     vm.call(vm.load_attr(delegate, "close"), (), {})
                 return None
-            if type(delegate) is InterpretedGenerator:
+            if isinstance(delegate, InterpretedGenerator):
                 more, result = delegate.step(None, error)
             elif hasattr(vm.type_of(delegate), "throw"):
                 more, result = True, vm.call(vm.load_attr(delegate, "throw"), (error,), {})

@@ -9,7 +9,7 @@ from typing import Any
 from ..breaks.break_instruction import operand_count
 from ..errors import Unsupported
 from ..state import Interpreter
-from . import control_opcodes, data_opcodes, name_opcodes
+from . import control_opcodes, coroutine, data_opcodes, name_opcodes
 from .frame import Frame
 from .instruction import disassemble, per_code
 
@@ -17,7 +17,7 @@ __all__ = ["HANDLERS", "NOT_CAPTURED", "steps_of"]
 
 HANDLERS: dict[str, Callable[[Interpreter, Frame, Any], str | None]] = {
     name: handler
-    for module in (data_opcodes, control_opcodes, name_opcodes)
+    for module in (data_opcodes, control_opcodes, name_opcodes, coroutine)
     for name, handler in vars(module).items()
     if name.isupper() and isinstance(handler, types.FunctionType)
 }
@@ -26,11 +26,6 @@ HANDLERS: dict[str, Callable[[Interpreter, Frame, Any], str | None]] = {
 NOT_CAPTURED = {
     "IMPORT_STAR": "`import *` is not captured",
     "PRINT_EXPR": "interactive expressions are not captured",
-    "GET_AWAITABLE": "async code is not captured",
-    "GET_AITER": "async code is not captured",
-    "GET_ANEXT": "async code is not captured",
-    "END_ASYNC_FOR": "async code is not captured",
-    "BEFORE_ASYNC_WITH": "async code is not captured",
     "ASYNC_GEN_WRAP": "async code is not captured",
     "CHECK_EG_MATCH": "exception groups are not captured",
     "PREP_RERAISE_STAR": "exception groups are not captured",

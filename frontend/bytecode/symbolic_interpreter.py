@@ -56,6 +56,7 @@ from ..values.tensor import ASKED, asked, refuse_method, tensor_class
 from ..values.text import Texts
 from ..values.user import UserState
 from . import closing, exceptions
+from .coroutine import InterpretedCoroutine
 from .frame import Frame, Lasti
 from .generator import InterpretedGenerator
 from .opcodes import steps_of
@@ -349,8 +350,11 @@ class SymbolicInterpreter:
         if code.co_flags & 0x20:
             frame.direct = False
             return InterpretedGenerator(self, frame)
-        if code.co_flags & 0x280:
-            raise Unsupported("an async function is called")
+        if code.co_flags & 0x80:
+            frame.direct = False
+            return InterpretedCoroutine(self, frame)
+        if code.co_flags & 0x200:
+            raise Unsupported("an async generator is called")
         return self.run(frame)[1]
 
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
