@@ -232,6 +232,10 @@ def _functional_call(
     by_tensor: dict[int, list[str]] = {}
     for name, (owner, attr) in members.items():
         by_tensor.setdefault(id(getattr(owner, attr)), []).append(name)
+    for names in by_tensor.values() if tie_weights else ():
+        values = {id(given.get(name)) for name in names}
+        if sum(name in given for name in names) > 1 and len(values) > 1:
+            raise GraphBreak("functional_call is given several values for tied members")  # an error
     wanted = dict(given)
     for name, value in given.items():
         owner, attr = members[name]
@@ -265,6 +269,10 @@ def _functional_call(
 
 def _given(vm: Interpreter, parameters: Any) -> dict[str, Tensor]:
     many = parameters if isinstance(parameters, tuple | list) else (parameters,)
+    if len(many) != 1 and sum(map(len, map(vm.materialize, many))) != len(
+        {n for one in many for n in vm.materialize(one)}
+    ):
+        raise GraphBreak("functional_call is given a name twice")  # an error
     return {name: value for one in many for name, value in vm.materialize(one).items()}
 
 

@@ -458,7 +458,7 @@ def _finish(
     vm.branches.finish(vm, body.outputs)
     failing = vm.checks.finish(vm, body)
     body.post[:0] = settle(vm, body)
-    outputs = body.outputs
+    outputs = body.outputs = [*body.outputs, *vm.out.read.unread(vm.out, body.outputs)]
     body.post[:0] = vm.inferred.statements(outputs, emit)
     vm.texts.sweep(vm.out, outputs)
     module = vm.out.finish(outputs)

@@ -5,7 +5,7 @@ A graph that runs such an operator goes on. What Python decides by such a size b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -105,6 +105,14 @@ class ReadSizes:
         for info in out.used:
             self.check_gradients(info)
 
+    def unread(self, out: Any, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """What nothing reads though its operator may raise, as sizes decide: traces with gradients leave out what is no result."""
+        taken = {id(t) for t in outputs}
+        if not self._shown or not any(info.requires_grad for info in out.used):
+            return []
+        found = (n.meta.get("example_value") for n in out.graph.nodes if not n.users and _takes_unknown(n))
+        return [t for t in found if isinstance(t, Tensor) and id(t) not in taken and out.is_known(t)]
+
     def known(self, tensor: Tensor, written: bool) -> Any:
         """The number that was read of a tensor which nobody has written to since; else None."""
         return None if written else self._numbers.get((id(tensor), tensor._version))
@@ -184,6 +192,12 @@ def resizes(tensor: Any) -> Any:
     if torch.is_grad_enabled() and tensor.requires_grad:  # the joint graph is of operators that take anything
         raise GraphBreak("images of a size that depends on a tensor's values are resized, with gradients")
     return interpolate
+
+
+def _takes_unknown(node: fx.Node) -> bool:
+    """Whether an operator is given a tensor of such a size."""
+    given = (n.meta.get("example_value") for n in node.all_input_nodes)
+    return any(_is_unknown(size) for t in given if isinstance(t, Tensor) for size in t.shape)
 
 
 def _is_unknown(value: Any) -> bool:

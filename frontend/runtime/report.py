@@ -74,7 +74,7 @@ def _source(target: Any) -> list[str]:
 
 def _argument(value: Any) -> str:
     """An expression for a value like this one; what cannot be written down is named in a comment."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized:
         facts = f"{list(value.shape)}, {list(value.stride())}, dtype={value.dtype}, device={str(value.device)!r}"
         grad = ".requires_grad_()" if value.requires_grad and value.is_leaf else ""
         return f"torch.empty_strided({facts}).zero_(){grad}"

@@ -163,3 +163,51 @@ def test_graphs_that_take_gradients_break() -> None:
             torch.testing.assert_close(*found)
         with pytest.raises(RuntimeError, match="Expected cond"):
             compiled(some(0), torch.ones(8, 5, requires_grad=True))
+
+
+def unread(x: Tensor) -> Tensor:
+    torch._check((x > 0).sum().item() <= 2)
+    return x.sin()
+
+
+def truth(x: Tensor) -> Tensor:
+    torch._check_value(bool((x < 1.5).all()), lambda: "large")
+    return x.sin()
+
+
+def rows(x: Tensor) -> Tensor:
+    found = (x.detach() > 0).nonzero()
+    torch._check(found.shape[0] <= 2)
+    return x.sin()
+
+
+def maximum(x: Tensor) -> Tensor:
+    x[x > 0.5].max()
+    return x.sin()
+
+
+def together(x: Tensor) -> Tensor:
+    x[x > 0.5] + x[x > 0]
+    return x.sin()
+
+
+@pytest.mark.parametrize("program", [unread, truth, rows, maximum, together])
+@pytest.mark.parametrize("grad", [False, True])
+def test_checks_of_what_is_not_read_again(program: Callable[..., Tensor], grad: bool) -> None:
+    """They are no dead code, in traces with gradients neither."""
+    compiled, outcomes = intarsia.compile(program), set[bool]()
+    given = ([1.0, -1.0], [0.2, -1.0], [2.0, 0.2, 3.0], [-1.0, 1.0, 1.0])
+    for values in given:
+        with torch.set_grad_enabled(grad):
+            x = torch.tensor(values, requires_grad=grad)
+            try:
+                wanted = program(x)
+            except Exception as error:
+                outcomes.add(False)
+                with pytest.raises(type(error)) as raised:
+                    compiled(x)
+                assert str(raised.value) == str(error)
+            else:
+                outcomes.add(True)
+                torch.testing.assert_close(compiled(x), wanted)
+    assert outcomes == {True, False}

@@ -365,3 +365,15 @@ def test_an_optimizer_of_other_tensors_than_torchs_runs_in_eager():
         return p.detach()
 
     torch.testing.assert_close(trained(intarsia.compile), trained(lambda f: f))
+
+
+def test_parts_of_sparse_tensors():
+    def program(s):
+        return s.values() * 2, s.crow_indices() + 1, (s @ torch.ones(5, 2)).relu()
+
+    function, log = compiled(program)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        given = torch.randn(4, 5).relu().to_sparse_csr()
+        torch.testing.assert_close(function(given), program(given))
+    assert log.breaks and not log.fallbacks
