@@ -70,6 +70,7 @@ def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, An
     vm.out.modes += issubclass(cls, torch.set_grad_enabled)
     if after is not before:
         SET_GRAD_MODE(before)
+        _check_recorded(vm, after)
         set_grad(vm, after)
     return made
 
@@ -203,10 +204,17 @@ def _enter_grad(vm: Interpreter, manager: Any) -> Scope:
     before = manager.prev if isinstance(manager, torch.set_grad_enabled) else torch.is_grad_enabled()
     mode = {torch.no_grad: False, torch.enable_grad: True}.get(type(manager))
     wanted = manager.mode if mode is None else mode
+    _check_recorded(vm, wanted)
     vm.out.modes += 1
     set_grad(vm, wanted)
     again = (type(manager), ()) if mode is not None else (GradMode, (wanted,))
     return Scope(vm, lambda: set_grad(vm, before), again)
+
+
+def _check_recorded(vm: Interpreter, wanted: bool) -> None:
+    """In inference mode autograd records nothing, whatever the grad mode is; capture, which runs outside of it, would."""
+    if wanted and (vm.inference or vm.inferred.on):
+        raise GraphBreak("gradients are switched on in inference mode")
 
 
 def _enter_inference(vm: Interpreter, manager: torch.inference_mode) -> Scope:

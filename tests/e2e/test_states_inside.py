@@ -589,3 +589,44 @@ def test_like_eager(program: Any, arguments: tuple[Any, ...], breaks: int) -> No
         _reset()
         found = intarsia.explain(program)(*[_given(a) for a in arguments[0]]).breaks
         assert len(found) == breaks, found
+
+
+@torch.enable_grad()
+def _with_gradients(x):
+    return x * 2
+
+
+def _set_inside(x):
+    with torch.inference_mode():
+        torch.set_grad_enabled(True)
+        y, seen = x * 2, torch.is_grad_enabled()
+    return y, seen, torch.is_grad_enabled()
+
+
+def _block_inside(x):
+    with torch.inference_mode(), torch.enable_grad():
+        y = x * 2
+    return y, x * 3
+
+
+def _function_inside(x):
+    with torch.inference_mode():
+        return _with_gradients(x)
+
+
+@pytest.mark.parametrize("program", [_set_inside, _block_inside, _function_inside, _with_gradients])
+@pytest.mark.parametrize("around", [False, True])
+def test_gradients_that_are_switched_on_in_inference_mode(program, around):
+    """Autograd records nothing there."""
+
+    def facts(function, grad):
+        with torch.inference_mode(around):
+            found = function(torch.ones(3, requires_grad=grad))
+        values = found if isinstance(found, tuple) else (found,)
+        return [(v.tolist(), v.requires_grad, v.is_inference()) if isinstance(v, torch.Tensor) else v for v in values]
+
+    compiled = intarsia.compile(program)
+    for grad in (True, False, True):
+        before = torch.is_grad_enabled()
+        assert facts(compiled, grad) == facts(program, grad)
+        torch.set_grad_enabled(before)
