@@ -255,6 +255,8 @@ class _Attempt:
         state = StateCheck()
         training = torch.is_grad_enabled()
         try:
+            if training and vm.inference:  # autograd records nothing there; capture, outside of it, would
+                raise Unsupported("gradients are switched on in inference mode")
             with (
                 recording(vm.definitions),
                 torch.inference_mode(False),  # tensors made in it have no versions, by which mutations are seen

@@ -20,7 +20,6 @@ __all__ = ["check_relation", "read_list", "read_number", "read_truth", "with_num
 
 _WHOLE = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
 _READ = "a tensor's value is read (.item()) in a graph that takes gradients"
-_CHECKED = "a size or number that follows from a tensor's values is checked in a graph that takes gradients"
 _MOST = 64  # numbers of one list
 
 
@@ -36,14 +35,10 @@ def read_number(vm: Interpreter, tensor: Tensor) -> Any:
     with torch.no_grad():
         made = vm.out.call_method("reshape", (tensor, ()), {}) if tensor.dim() else tensor
         made = vm.out.call_method("clone", (made,), {})
-    return vm.out.read.number(vm.out, tensor, made, _refused(vm, _READ))
-
-
-def _refused(vm: Interpreter, reason: str) -> GraphBreak:
-    """A break at this instruction, to be raised later."""
-    here, refused = vm.gradients.here(vm, reason), GraphBreak(reason)
+    here = vm.gradients.here(vm, _READ)
+    refused = GraphBreak(_READ)
     refused.frames, refused.split = here.frames, here.split
-    return refused
+    return vm.out.read.number(vm.out, tensor, made, refused)
 
 
 def read_truth(vm: Interpreter, tensor: Tensor) -> Any:
