@@ -185,9 +185,6 @@ class Tracer(CaptureMode):
         try:
             if node.target in REGIONS:
                 return REGIONS[node.target](self, *args, **kwargs)
-            if node.target is torch._check and isinstance(args[0], torch.SymBool):
-                binders = map(self.symbols.binder, args[0].node.expr.free_symbols)
-                self.effects += [n for n in binders if n is not None and n.op != "placeholder"]
             with self:
                 if node.op == "call_function":
                     return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -565,6 +562,7 @@ class Tracer(CaptureMode):
 
     def _sweep(self) -> None:
         """Remove nodes that nothing reads, save those with an effect: a draw, an assertion, an error that depends on values."""
+        self.effects += self.symbols.relied_on()
         keep = set(self.effects)
         for node in reversed(self.graph.nodes):
             unread = not node.users and node.op not in ("placeholder", "output") and node not in keep

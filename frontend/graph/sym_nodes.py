@@ -12,7 +12,7 @@ import sympy
 import torch
 from torch import Tensor, fx
 
-from ..torch_private.symbols import sym_sqrt
+from ..torch_private.symbols import is_unknown, known_of, sym_sqrt
 from ..values.kinds import isinstance
 
 aten = torch.ops.aten
@@ -34,11 +34,13 @@ class SymNodes:
         self.graph = graph
         self.nodes: dict[Any, fx.Node] = {}
         self.sources: dict[Any, tuple[Any, ...]] = {}  # symbol -> call that reads it from a tensor's sizes
+        self.unknown: dict[Any, tuple[Any, fx.Node, Any]] = {}  # symbol -> what shows it, and what was known of it then
 
     def bind(self, value: Any, node: fx.Node) -> None:
         """``node`` computes the SymInt ``value``; anything else is ignored."""
         if isinstance(value, Symbolic) and not value.node.expr.is_number:
             self.nodes.setdefault(value.node.expr, node)
+            self._note(value, node)
 
     def bind_sizes(self, tensor: Tensor, node: fx.Node) -> None:
         """``node`` computes ``tensor``, whose sizes, strides and offset may show symbols."""
@@ -51,10 +53,16 @@ class SymNodes:
     def _offer(self, size: Any, *call: Any) -> None:
         if isinstance(size, Symbolic) and size.node.expr.is_Symbol:
             self.sources.setdefault(size.node.expr, (size, *call))
+            self._note(size, call[1])
 
-    def binder(self, symbol: Any) -> fx.Node | None:
-        """The node whose result shows a symbol."""
-        return self.sources[symbol][2] if symbol in self.sources else self.nodes.get(symbol)
+    def _note(self, size: Any, node: fx.Node) -> None:
+        symbol = size.node._expr
+        if node.op != "placeholder" and symbol.is_Symbol and is_unknown(symbol):
+            self.unknown.setdefault(symbol, (size, node, known_of(size)))
+
+    def relied_on(self) -> list[fx.Node]:
+        """The nodes that show a symbol without a hint of which something has been taken for granted since, read or not."""
+        return [node for size, node, known in self.unknown.values() if known_of(size) != known]
 
     def node_for(self, value: Any) -> Any:
         """A node (or plain number) that computes the SymInt, SymFloat or SymBool ``value``."""

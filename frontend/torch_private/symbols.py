@@ -172,6 +172,13 @@ def is_unknown(symbol: Any) -> bool:
     return str(symbol.name).startswith(("u", "zuf"))
 
 
+def known_of(value: Any) -> Any:
+    """What torch's environment has for granted of a symbol: its range, what it equals, in how many relations it stands."""
+    env, symbol = value.node.shape_env, value.node._expr
+    asserts = sum(symbol in a.expr.free_symbols for found in env.deferred_runtime_asserts.values() for a in found)
+    return env.var_to_range.get(symbol), env.replacements.get(symbol), asserts
+
+
 def hint_of(value: Any) -> Any:
     """The number that a symbolic number has in this call, without a guard on it."""
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -388,8 +389,16 @@ class InstanceDict(_View):
     def __init__(self, vm: Interpreter, obj: Any, source: Source) -> None:
         self.vm, self.obj, self.source = vm, obj, namespace_source(obj, source)
 
+    def _find(self, key: Any) -> tuple[bool, Any]:
+        """(found, value); what the class keeps in a slot is an attribute of the object, and none of its dict's items."""
+        return (False, None) if self._in_slot(key) else instance_attr(self.vm, self.obj, key)
+
+    def _in_slot(self, key: Any) -> bool:
+        slot = lookup(type(self.obj), key)[0] if type(key) is str else None
+        return isinstance(slot, types.MemberDescriptorType | types.GetSetDescriptorType)
+
     def __getitem__(self, key: Any) -> Any:
-        found, value = instance_attr(self.vm, self.obj, key)
+        found, value = self._find(key)
         if not found:
             raise UserRaise(KeyError(key))
         return value
@@ -401,20 +410,21 @@ class InstanceDict(_View):
         self.pop(key)
 
     def __contains__(self, key: Any) -> bool:
-        return bool(instance_attr(self.vm, self.obj, key)[0])
+        return self._find(key)[0]
 
     def __len__(self) -> int:
         return len(self.keys())
 
     def get(self, key: Any, default: Any = None) -> Any:
         """`dict.get`."""
-        found, value = instance_attr(self.vm, self.obj, key)
+        found, value = self._find(key)
         return value if found else default
 
     def keys(self) -> Any:
         """The names, guarded as a whole."""
         self.vm.guards.add("keys", self.source, list(self.obj.__dict__))
-        return self.vm.effects.names(self.obj, list(self.obj.__dict__)).keys()
+        names = self.vm.effects.names(self.obj, list(self.obj.__dict__))
+        return {name: None for name in names if not self._in_slot(name)}.keys()
 
     def values(self) -> Any:
         """The values; each is guarded."""
