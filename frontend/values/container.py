@@ -20,7 +20,7 @@ from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
 from .constant import is_constant
 from .kinds import HEAP_TYPE, isinstance
-from .namespaces import find_method, instance_attr, namespace_source
+from .namespaces import find_method, instance_attr, is_member, namespace_source
 from .sets import removed, table
 
 __all__ = ["InstanceDict", "LazyDict", "Shadow", "compares_fields", "list_items", "shadow_of"]
@@ -390,12 +390,15 @@ class InstanceDict(_View):
         self.vm, self.obj, self.source = vm, obj, namespace_source(obj, source)
 
     def _find(self, key: Any) -> tuple[bool, Any]:
-        """(found, value); what the class keeps in a slot is an attribute of the object, and none of its dict's items."""
-        return (False, None) if self._in_slot(key) else instance_attr(self.vm, self.obj, key)
+        """(found, value)."""
+        return (False, None) if self._is_elsewhere(key) else instance_attr(self.vm, self.obj, key)
 
-    def _in_slot(self, key: Any) -> bool:
+    def _is_elsewhere(self, key: Any) -> bool:
+        """What the class keeps in a slot, and members of modules, are attributes of the object, and none of its dict's items."""
         slot = lookup(type(self.obj), key)[0] if type(key) is str else None
-        return isinstance(slot, types.MemberDescriptorType | types.GetSetDescriptorType)
+        return isinstance(slot, types.MemberDescriptorType | types.GetSetDescriptorType) or is_member(
+            self.vm, self.obj, key
+        )
 
     def __getitem__(self, key: Any) -> Any:
         found, value = self._find(key)
@@ -424,7 +427,7 @@ class InstanceDict(_View):
         """The names, guarded as a whole."""
         self.vm.guards.add("keys", self.source, list(self.obj.__dict__))
         names = self.vm.effects.names(self.obj, list(self.obj.__dict__))
-        return {name: None for name in names if not self._in_slot(name)}.keys()
+        return {name: None for name in names if not self._is_elsewhere(name)}.keys()
 
     def values(self) -> Any:
         """The values; each is guarded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,12 +21,15 @@ from .constant import is_constant, is_static
 from .kinds import SYMBOLIC, isinstance, namespace_of, namespace_reader
 
 __all__ = [
+    "MEMBERS",
     "find_method",
     "instance_attr",
+    "is_member",
     "is_library_function",
     "load_cell",
     "load_global",
     "load_global_value",
+    "member_table",
     "namespace_source",
     "rely_on_definition",
     "rely_on_entry",
@@ -35,6 +39,7 @@ __all__ = [
     "write_instance",
 ]
 
+MEMBERS = ("_parameters", "_buffers", "_modules")
 _FRONTEND = __name__.rsplit(".", 2)[0]
 
 
@@ -158,9 +163,44 @@ def instance_attr(vm: Interpreter, obj: Any, name: str) -> tuple[bool, Any]:
     if isinstance(where, Namespace):
         vm.guards.add("type", where, dict)  # another one's methods would run
     if name in namespace:
-        return True, vm.user.wrap(namespace[name], Item(where, name))
+        value = vm.user.wrap(namespace[name], Item(where, name))
+        if name in MEMBERS and isinstance(obj, torch.nn.Module) and type(value) is dict:
+            _take_writes(vm, obj, value)
+        return True, value
     vm.guards.add("missing", where, name)
     return False, None
+
+
+def _take_writes(vm: Interpreter, module: torch.nn.Module, members: dict[str, Any]) -> None:
+    """Members that the program has set or deleted by name, in the table of them that it now looks at."""
+    for key, (owner, value) in list(vm.effects.attrs.items()):
+        if owner is module and key[1] in members:
+            del vm.effects.attrs[key]
+            if value is DELETED:
+                del members[key[1]]
+            else:
+                members[key[1]] = value
+
+
+def _tables(vm: Interpreter, module: Any) -> Iterator[tuple[bool, dict[str, Any]]]:
+    """The tables of members, with whether the program has looked at one: then it is what stands for it."""
+    for where in MEMBERS:
+        real = module.__dict__.get(where)
+        known = vm.user.by_real.get(id(real))
+        seen = known is not None and type(known.value) is dict
+        yield seen, known.value if seen and known is not None else real or {}
+
+
+def member_table(vm: Interpreter, module: Any, name: str) -> dict[str, Any] | None:
+    """What stands for the table of members that `name` is in, if the program has looked at that."""
+    return next((table for seen, table in _tables(vm, module) if seen and name in table), None)
+
+
+def is_member(vm: Interpreter, obj: Any, name: Any) -> bool:
+    """Whether a module finds the attribute in a table of members, and not in its own dict."""
+    if not isinstance(obj, torch.nn.Module) or name in obj.__dict__ or (id(obj), name) in vm.effects.moved:
+        return False
+    return any(name in table for _, table in _tables(vm, obj))
 
 
 def write_instance(vm: Interpreter, obj: Any, name: str, value: Any) -> None:

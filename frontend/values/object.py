@@ -24,11 +24,14 @@ from ..state import Interpreter
 from .container import InstanceDict
 from .kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance, namespace_of
 from .namespaces import (
+    MEMBERS,
     find_method,
     instance_attr,
     is_library_function,
+    is_member,
     load_cell,
     load_global_value,
+    member_table,
     rely_on_entry,
     wrap_class_value,
     wrap_library,
@@ -269,7 +272,7 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
     if _is_data_descriptor(raw):
         assert owner is not None
         return _slot_or_property(vm, obj, raw, owner, kind, name)
-    if owner is None and isinstance(obj, nn.Module) and _is_member(obj, name):
+    if owner is None and isinstance(obj, nn.Module) and _is_member(vm, obj, name):
         source = vm.user.source_of(obj)
         if source is not None:
             vm.guards.add("missing", Attr(source, "__dict__"), name)
@@ -314,10 +317,8 @@ def _dict_of(vm: Interpreter, obj: Any) -> Any:
     return found
 
 
-def _is_member(module: nn.Module, name: str) -> bool:
-    if name in module.__dict__ or find_method(type(module), "__getattr__") is not nn.Module.__getattr__:
-        return False
-    return any(name in module.__dict__.get(where, ()) for where in ("_parameters", "_buffers", "_modules"))
+def _is_member(vm: Interpreter, module: nn.Module, name: str) -> bool:
+    return is_member(vm, module, name) and find_method(type(module), "__getattr__") is nn.Module.__getattr__
 
 
 def _module_member(vm: Interpreter, module: nn.Module, name: str) -> Any:
@@ -326,19 +327,21 @@ def _module_member(vm: Interpreter, module: nn.Module, name: str) -> Any:
     if found and not (value is DELETED and name in module.__dict__):  # a plain attribute may have made way for a member
         return _checked(value, type(module), name)
     source = vm.user.source_of(module)
-    for where in ("_parameters", "_buffers", "_modules"):
+    unseen = []
+    for where in MEMBERS:
         members: Any = module.__dict__.get(where)
         known = vm.user.by_real.get(id(members))
         if known is not None and type(known.value) is type(members):  # the program itself may have changed it
             if name in known.value:
                 return known.value[name]
             continue
+        unseen.append(where)
         if members is not None and name in members:
             if source is None:
                 return members[name]
             return vm.user.wrap(members[name], Item(Item(Attr(source, "__dict__"), where), name))
     if source is not None:
-        for where in ("_parameters", "_buffers", "_modules"):
+        for where in unseen:
             vm.guards.add("missing", Item(Attr(source, "__dict__"), where), name)
     raise UserRaise(AttributeError(f"'{type(module).__name__}' object has no attribute '{name}'"))
 
@@ -529,6 +532,8 @@ def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any
         vm.inline(set_member, (module, name, value), {})
     elif name in module.__dict__.get("_modules", {}) or name in module.__dict__.get("_parameters", {}):
         raise GraphBreak(f"a parameter or submodule is replaced during forward: {name}")
+    elif (table := member_table(vm, module, name)) is not None and (value is None or isinstance(value, Tensor)):
+        table[name] = value
     else:
         generic_store(vm, module, name, value)
 
@@ -563,7 +568,10 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
         _slot_or_property(vm, obj, raw, owner or kind, kind, name)
     elif _has(raw, "__delete__"):
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is deleted")
-    elif isinstance(obj, nn.Module) and _is_member(obj, name):
+    elif isinstance(obj, nn.Module) and (table := member_table(vm, obj, name)) is not None:
+        del table[name]
+        return
+    elif isinstance(obj, nn.Module) and _is_member(vm, obj, name):
         _module_member(vm, obj, name)
     elif not instance_attr(vm, obj, name)[0]:
         vm.native(object.__delattr__, _twin(vm, obj), name)
