@@ -40,6 +40,7 @@ def compile(
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
     passes: Sequence[Pass] = (),
+    disable: bool = False,
 ) -> Any:
     """Make a function or module faster. Also a decorator, with and without arguments.
 
@@ -55,6 +56,7 @@ def compile(
         options: settings by name, see `intarsia.config.Config`; for another backend, that backend's own options. And "guard_filter_fn",
             as for torch.compile: a function that says for each guard on a Python value whether it is kept (`frontend/guards/filters.py`).
         passes: passes of your own, put in place by their `after` and `before`.
+        disable: give `fn` back as it is.
 
     Returns:
         A function with the same signature, or a module-like object that shares the original's parameters and attributes.
@@ -65,10 +67,12 @@ def compile(
     """
     if fn is None:
         arguments: dict[str, Any] = {"backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic}
-        return partial(compile, **arguments, options=options, passes=passes)
-    fn = callable_of(fn)
+        return partial(compile, **arguments, options=options, passes=passes, disable=disable)
+    given, fn = fn, callable_of(fn)
     check_function(fn)
     _check_settings(dynamic, fullgraph, options, passes)
+    if disable:
+        return given
     options, keep = _without_filter(options)
     ours = is_this_compiler(backend)
     if ours or isinstance(backend, str):  # a function may have modes of its own

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -287,3 +289,24 @@ def test_size_that_the_program_needs():
         intarsia.export(lambda x: x if x.shape[0] == 4 else x + 1, dynamic_shapes={"x": {0: "n"}})(torch.ones(4))
     with pytest.raises(TypeError, match="in a call of their own"):
         intarsia.export(Two(), (torch.ones(4), torch.ones(2, 4)))  # type: ignore[arg-type]
+
+
+def test_what_is_disabled():
+    def f(x):
+        return x + 1
+
+    layer = nn.Linear(4, 2)
+    assert intarsia.compile(f, disable=True) is f and intarsia.compile(disable=True)(layer) is layer
+    with pytest.raises(TypeError):
+        intarsia.compile(3, disable=True)
+    assert intarsia.compile(f, disable=False) is not f
+
+
+@pytest.mark.skipif(torch.__version__ >= (2, 14), reason="newer releases have more")
+def test_names_that_are_said_not_to_be_here():
+    """A word in docs/from-torch-compile.md for each name of torch.compiler and each setting of torch.compile."""
+    text = (Path(__file__).parents[2] / "docs" / "from-torch-compile.md").read_text()
+    names = [n for n in torch.compiler.__all__ if "guard" not in n or n == "set_enable_guard_collectives"]
+    settings = list(inspect.signature(torch.compile).parameters)[1:]
+    missing = [n for n in (*names, *settings) if f"{n}`" not in text and f"{n}=" not in text and f"{n}(" not in text]
+    assert set(missing) <= {"compile", "config"}, missing
