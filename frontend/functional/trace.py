@@ -20,6 +20,7 @@ from ..errors import Unsupported, lines_of
 from ..gradients.nodes import asks_autograd, has_gradients
 from ..graph.dynamic import concrete
 from ..graph.fake_dispatch import new_fake_mode
+from ..graph.read_sizes import rely_on_narrow
 from ..graph.recompute import RECOMPUTE
 from ..graph.sym_nodes import SymNodes
 from ..graph.value_errors import partly_read, raises_on_values
@@ -249,6 +250,8 @@ class Tracer(CaptureMode):
 
     def _composed(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run a composite operator as eager does: where autocast does not cast its arguments, it casts those of its parts."""
+        if func is aten.narrow.default:
+            rely_on_narrow(*args, **kwargs)
         keys, self.autocast = self.autocast, uncast(func, self.autocast)
         try:
             with casting(self.autocast), self:

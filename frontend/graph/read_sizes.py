@@ -18,7 +18,7 @@ from ..torch_private.fake import needs_dynamic_sizes
 from ..torch_private.functions import OpOverload
 from ..torch_private.symbols import hint_of, is_unknown, no_longer_pending, scalar_outputs, unknown_symbol
 
-__all__ = ["READS", "ReadSizes", "rely_on_sizes", "resizes"]
+__all__ = ["READS", "ReadSizes", "rely_on_narrow", "rely_on_sizes", "resizes"]
 
 READS = "reads"  # in a graph's `meta`: it has such sizes or numbers
 
@@ -175,6 +175,15 @@ def rely_on_sizes(func: Any, args: Any) -> None:
         unknown = [n for n in (args[0].shape[d] for d in dims) if _is_unknown(n)]
     for size in unknown if unlike is not None else ():
         torch._check(size != unlike)
+
+
+def rely_on_narrow(self: Any, dim: Any, start: Any, length: Any) -> None:
+    """Note what `narrow` takes for granted of a start that only the running program knows: eager raises elsewhere, or counts from the end."""
+    if not isinstance(self, Tensor) or type(dim) is not int or not (_is_unknown(start) or _is_unknown(length)):
+        return
+    size = self.shape[dim]
+    for holds in (start >= 0, length >= 0, start <= size - length, start + length <= size):
+        torch._check(holds)
 
 
 def interpolate(given: Tensor, *args: Any, **kwargs: Any) -> Tensor:

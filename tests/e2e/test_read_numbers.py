@@ -211,3 +211,34 @@ def test_checks_of_what_is_not_read_again(program: Callable[..., Tensor], grad: 
                 outcomes.add(True)
                 torch.testing.assert_close(compiled(x), wanted)
     assert outcomes == {True, False}
+
+
+def test_narrow_begins_where_a_tensor_says():
+    """A start that is counted from the end, or is outside, is eager's."""
+
+    def rows(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        n = at.item()
+        x.narrow(0, n, 2).mul_(2.0)
+        return x.narrow(start=n, dim=0, length=2) + 1, torch.narrow(x, 1, 0, n)
+
+    with torch.no_grad():
+        fast = intarsia.compile(rows)
+        for at in (1, 3, 0, 2):
+            x = torch.arange(20.0).view(5, 4)
+            mine = x.clone()
+            for a, b in zip((*rows(x, torch.tensor(at)), x), (*fast(mine, torch.tensor(at)), mine), strict=True):
+                torch.testing.assert_close(a, b)
+        seen = intarsia.counters()
+        assert (seen["graphs"], seen["breaks"], seen["fallbacks"]) == (1, 0, 0)
+        with pytest.raises(RuntimeError) as ours:
+            fast(torch.zeros(5, 4), torch.tensor(4))
+        with pytest.raises(RuntimeError) as eagers:
+            rows(torch.zeros(5, 4), torch.tensor(4))
+        assert str(ours.value) == str(eagers.value)
+
+        def last(x: Tensor, at: Tensor) -> Tensor:
+            return x.narrow(0, at.item(), 2) * 2
+
+        x = torch.arange(20.0).view(5, 4)
+        for at in (1, -2, 3):
+            torch.testing.assert_close(intarsia.compile(last)(x, torch.tensor(at)), last(x, torch.tensor(at)))
