@@ -98,6 +98,12 @@ class InterpretedGenerator:
             error = RuntimeError(f"{self.kind} ignored GeneratorExit")
         raise error
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"'generator' object has no attribute '{name}'", name=name, obj=self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("cannot pickle 'generator' object")
+
     @property
     def gi_running(self) -> bool:
         """Whether it is being run."""

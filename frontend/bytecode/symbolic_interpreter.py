@@ -51,7 +51,7 @@ from ..values.identity import PLAIN_KINDS
 from ..values.kinds import is_library, isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
-from ..values.protocol import answered, checked_iterator, items_by_index
+from ..values.protocol import answered, ask_length, checked_iterator, items_by_index
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
 from ..values.text import Texts
 from ..values.user import UserState
@@ -357,7 +357,7 @@ class SymbolicInterpreter:
             raise Unsupported("an async generator is called")
         return self.run(frame)[1]
 
-    def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def native(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call real Python code; its exceptions become the program's."""
         methods = self.methods
         methods.depth += 1
@@ -384,7 +384,7 @@ class SymbolicInterpreter:
             if methods.standing and not stood:
                 methods.leave()
 
-    def native_recorded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def native_recorded(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """`native` for C code that may operate on tensors."""
         before, self.recording = self.recording, True
         try:
@@ -567,6 +567,7 @@ class SymbolicInterpreter:
         if type(value) in (list, tuple):
             return list(value)
         iterator = self.iterate(value)
+        ask_length(self, value)
         out: list[Any] = []
         while (step := self.advance(iterator))[0]:
             out.append(step[1])

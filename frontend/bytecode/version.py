@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["CLOSE_RETURNS", "KEEPS_LOCALS", "METHOD_SLOT_FIRST", "V312", "V313"]
+__all__ = ["CHAINS_DESCRIPTORS", "CLOSE_RETURNS", "KEEPS_LOCALS", "METHOD_SLOT_FIRST", "V312", "V313"]
 
 V312 = sys.version_info >= (3, 12)
 V313 = sys.version_info >= (3, 13)
@@ -14,3 +14,4 @@ KEEPS_LOCALS = sys.version_info < (
     3,
     13,
 )  # what `exec` stores beside a function's variables is there for the next `exec`
+CHAINS_DESCRIPTORS = not V313  # a class method around a descriptor asks that

@@ -190,16 +190,37 @@ def _type(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
 
 @ROWS.rule(super)
 def _super(vm: Interpreter, *args: Any) -> Any:
-    if len(args) == 2:
-        return objects.Super(*args)
+    if len(args) not in (0, 2):
+        vm.native(super, *args)  # which refuses most
+        raise GraphBreak("super() is called with one argument")
+    cls, first = args or _own_super(vm)
+    if not isinstance(cls, type):
+        raise UserRaise(TypeError(f"super() argument 1 must be a type, not {vm.type_of(cls).__name__}"))
+    of_instance = issubclass(vm.type_of(first), cls) or isinstance(first, type) and issubclass(first, cls)
+    if not of_instance and not isinstance(first, cls):
+        if first is None:
+            raise GraphBreak("super() is called without an object")
+        raise UserRaise(TypeError("super(type, obj): obj must be an instance or subtype of type"))
+    return objects.Super(cls, first)
+
+
+def _own_super(vm: Interpreter) -> tuple[Any, Any]:
+    """The class and the object of `super()` in the function that runs."""
     frame = vm.frames[-1]
-    cell = frame.fast["__class__"]
-    first = frame.fast[frame.code.co_varnames[0]]
+    name = frame.code.co_varnames[0] if frame.code.co_argcount else ""
+    first = frame.fast.get(name, objects.MISSING)
+    if not name or first is objects.MISSING:
+        raise UserRaise(RuntimeError("super(): arg[0] deleted" if name else "super(): no arguments"))
     if type(first) is Unread:
         first = first.read()
     if isinstance(first, types.CellType):
-        first = load_cell(vm, first, frame.code.co_varnames[0])
-    return objects.Super(cell.cell_contents, first)
+        first = load_cell(vm, first, name)
+    cell = frame.fast.get("__class__")
+    if not isinstance(cell, types.CellType) or cell == types.CellType():
+        raise UserRaise(RuntimeError(f"super(): {'empty __class__ cell' if cell else '__class__ cell not found'}"))
+    if not isinstance(cell.cell_contents, type):
+        raise UserRaise(RuntimeError(f"super(): __class__ is not a type ({vm.type_of(cell.cell_contents).__name__})"))
+    return cell.cell_contents, first
 
 
 @ROWS.rule(getattr)
@@ -507,26 +528,7 @@ def _wraps(vm: Interpreter, wrapped: Any, *args: Any, **kwargs: Any) -> Any:
 
 @ROWS.rule(itertools.chain.from_iterable)
 def _chain_nested(vm: Interpreter, cls: type, values: Any) -> Any:
-    return itertools.chain.from_iterable(iterable(vm, v) for v in vm.listed(values))
-
-
-@ROWS.rule(functools.reduce)
-def _reduce(vm: Interpreter, function: Any, values: Any, *first: Any) -> Any:
-    items = [*first, *vm.listed(values)]
-    if not items:
-        raise UserRaise(TypeError("reduce() of empty iterable with no initial value"))
-    total = items[0]
-    for item in items[1:]:
-        total = vm.call(function, (total, item), {})
-    return total
-
-
-@ROWS.rule(sum)
-def _sum(vm: Interpreter, values: Any, start: Any = 0) -> Any:
-    total = start
-    for item in vm.listed(values):
-        total = operators.binary(vm, "+", total, item)
-    return total
+    return itertools.chain.from_iterable(iterable(vm, v) for v in _stepping(vm, vm.iterate(values)))
 
 
 @ROWS.rule(nn.Module.__init__)

@@ -38,6 +38,7 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.kinds import isinstance
+from ..values.protocol import ask_length
 from ..values.sets import check_history
 from ..values.tensor import TensorMethod, is_method_descriptor
 from ..values.text import is_late, late_format
@@ -349,7 +350,9 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if row.maps:
         args = tuple(_as_mapping(vm, a) for a in args)
     if row.iterates:
-        args = tuple(rules.iterable(vm, a) for a in args)
+        args, given = tuple(rules.iterable(vm, a) for a in args), args
+        for value in given if any(row.target is f for f in (list, tuple, list.extend)) else ():
+            ask_length(vm, value)
     if row.sees == "floats":
         args = library.as_floats(vm, args)
         check_visible(vm, (*args, *kwargs.values()), function.__name__)
@@ -411,9 +414,7 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
     meta_call = objects.find_method(type(cls), "__call__")
     if meta_call is not None:
         if type(cls).__module__ == "enum":
-            if not cls.__members__:  # type: ignore[attr-defined]
-                raise GraphBreak(f"an enumeration is made by calling {cls.__qualname__}")
-            return vm.native(cls, *args, **kwargs)
+            return class_library.call_enumeration(vm, cls, meta_call, args, kwargs)
         if not vm.is_library(meta_call.__module__):
             return vm.call(meta_call, (cls, *args), kwargs)
     return _make(vm, cls, args, kwargs)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..errors import GraphBreak
+from ..errors import GraphBreak, UserRaise
 from ..graph.dynamic import concrete
 from ..guards.source import Const, Fetch, Item
 from ..state import Interpreter
@@ -35,7 +35,7 @@ from ..values.namespaces import instance_attr
 from ..values.protocol import answered
 from .pickles import rely_on_registries
 from .registry import Rows
-from .visibility import check_visible
+from .visibility import check_keys, check_visible
 
 __all__ = ["as_floats", "call_cached", "call_getter", "call_methodcaller", "methodcaller_parts", "special_function"]
 
@@ -135,9 +135,18 @@ def _hash(vm: Interpreter, obj: Any) -> Any:
         return answered(vm, hash, obj, "__hash__", vm.call(method, (obj,), {}))
     if isinstance(obj, torch.SymInt | torch.SymFloat):
         obj = vm.native(int if isinstance(obj, torch.SymInt) else float, obj)
-    if not is_constant(obj):
+    if not _has_known_hash(vm, obj):
         raise GraphBreak("hash() of an object is read")
+    check_keys(vm, (obj,))
     return vm.native(hash, obj)
+
+
+def _has_known_hash(vm: Interpreter, obj: Any) -> bool:
+    """Whether a hash is that of constants, of what hashes itself in Python, or there is none."""
+    if type(obj) in (tuple, frozenset):
+        return all(_has_known_hash(vm, item) for item in obj)
+    method = objects.lookup(type(obj), "__hash__")[0]
+    return is_constant(obj) or method is None or isinstance(method, types.FunctionType) and not isinstance(obj, Tensor)
 
 
 # ---- copies ----
@@ -171,6 +180,8 @@ def _rebuild(
 ) -> Any:
     """An object with the attributes of `value`, passed through `item_of`, or what pickling makes of it."""
     kind = type(value)
+    if vm.is_frontend_class(kind) and kind.__name__ == "InterpretedGenerator":
+        raise UserRaise(TypeError("cannot pickle 'generator' object"))
     custom = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
     own = [name for name in custom if objects.find_method(kind, name) is not None]
     plain = hasattr(value, "__dict__") and kind.__new__ is object.__new__

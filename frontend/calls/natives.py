@@ -155,7 +155,7 @@ ROWS.describe(
     sees="values",
 )
 ROWS.describe(builtins.isinstance, issubclass, callable, iter, next, sees="nothing")
-ROWS.describe(operator.is_, operator.is_not, operator.length_hint, sees="nothing")
+ROWS.describe(operator.is_, operator.is_not, sees="nothing")
 ROWS.describe(operator.itemgetter, operator.attrgetter, operator.methodcaller, functools.reduce, sees="nothing")
 _each(_EVERY, "get setdefault __getitem__ __setitem__ __delitem__ __contains__ add discard move_to_end", sees="key")
 _each(

@@ -1,4 +1,4 @@
-"""Functions of Python's library that go over items: sorting, extremes, searches, concatenation."""
+"""Functions of Python's library that go over items: sorting, extremes, sums, searches, concatenation."""
 
 from __future__ import annotations
 
@@ -64,10 +64,6 @@ except ValueError as _error:
     LIST_INDEX_IS_PLAIN = "1" not in str(_error)  # whether the message has no value, as in later versions
 
 
-def _keys(vm: Interpreter, items: list[Any], key: Any) -> list[Any]:
-    return items if key is None else [vm.call(key, (item,), {}) for item in items]
-
-
 @ROWS.rule(sorted)
 def _sorted(vm: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
     items = vm.listed(values)
@@ -90,10 +86,14 @@ def _sort(vm: Interpreter, items: list[Any], *given: Any, key: Any = None, rever
 
 def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
     def apply(vm: Interpreter, *args: Any, key: Any = None, **default: Any) -> Any:
-        items = list(args) if len(args) > 1 else vm.listed(*args)
+        if not args:
+            vm.native(function)  # which says so
+        iterator, items, keys = vm.iterate(args if len(args) > 1 else args[0]), list[Any](), list[Any]()
+        while (step := vm.advance(iterator))[0]:
+            items.append(step[1])
+            keys.append(step[1] if key is None else vm.call(key, (step[1],), {}))
         if not items:
             return vm.native(function, [], **default)
-        keys = _keys(vm, items, key)
         if all(map(is_constant, keys)):
             return items[vm.native(function, range(len(items)), key=keys.__getitem__)]
         late = vm.dynamic.extreme(keys, function is max) if key is None else None
@@ -121,6 +121,25 @@ def _extreme_tensor(vm: Interpreter, items: list[Tensor], symbol: str) -> Tensor
 
 ROWS.rule(max)(_extreme(max, ">"))
 ROWS.rule(min)(_extreme(min, "<"))
+
+
+@ROWS.rule(functools.reduce)
+def _reduce(vm: Interpreter, function: Any, values: Any, *first: Any) -> Any:
+    iterator = vm.iterate(values)
+    more, total = (True, first[0]) if first else vm.advance(iterator)
+    if not more:
+        raise UserRaise(TypeError("reduce() of empty iterable with no initial value"))
+    while (step := vm.advance(iterator))[0]:
+        total = vm.call(function, (total, step[1]), {})
+    return total
+
+
+@ROWS.rule(sum)
+def _sum(vm: Interpreter, values: Any, start: Any = 0) -> Any:
+    iterator, total = vm.iterate(values), start
+    while (step := vm.advance(iterator))[0]:
+        total = operators.binary(vm, "+", total, step[1])
+    return total
 
 
 @ROWS.rule(any)
@@ -210,12 +229,13 @@ def _remove(vm: Interpreter, items: list[Any], value: Any) -> None:
 def _in_deque(function: Any) -> Any:
     """A search of a deque, which C code does: it notices where the deque changes meanwhile."""
 
-    def apply(vm: Interpreter, items: Any, value: Any, *bounds: Any) -> Any:
-        check_visible(vm, (items, value, *bounds), function.__name__)
-        for item in collections.deque.__iter__(items):
-            is_same(vm, item, value)
-        return vm.native_recorded(function, items, value, *bounds)
+    def apply(vm: Interpreter, items: Any, *args: Any) -> Any:
+        check_visible(vm, (items, *args), function.__name__)
+        for item in collections.deque.__iter__(items) if args else ():
+            is_same(vm, item, args[0])
+        return vm.native_recorded(function, items, *args)
 
+    apply.__name__ = function.__name__
     return apply
 
 
@@ -224,6 +244,8 @@ def _of_known_items(function: Any) -> Any:
 
     def apply(vm: Interpreter, items: Any, *args: Any, **kwargs: Any) -> Any:
         refuse_opaque(vm, items, f"{function.__name__.strip('_')}()")
+        if not args and function is not _sort:
+            vm.native(getattr(type(items), function.__name__.strip("_")), items, **kwargs)  # which says so
         return function(vm, items, *args, **kwargs)
 
     return apply

@@ -32,7 +32,7 @@ LEAF_MODULES = frozenset(
 # Modules whose Python functions run as they are: they compute from their arguments, or (torch's) ask for the state of the process.
 NATIVE_PYTHON = frozenset(
     """
-    enum packaging.version numbers textwrap keyword typing_extensions abc torch.overrides torch.torch_version
+    packaging.version numbers textwrap keyword typing_extensions abc torch.overrides torch.torch_version
     torch.backends.cuda torch.backends.cudnn torch.backends.mkldnn torch.backends.mkl torch.backends.mps torch.backends.xeon
     torch.cuda torch.cuda.amp.common torch.mps torch.xpu torch.distributed torch.distributed.distributed_c10d torch._utils
     torch.distributed.is_available torch._C

@@ -66,15 +66,17 @@ def _is_programs(vm: Interpreter, value: Any) -> bool:
 
 @ROWS.rule(enum.EnumMeta.__new__)
 def _enumeration(vm: Interpreter, meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> Any:
-    """An enumeration whose members are made of plain data, by no code of the program's."""
-    owners = [c for base in bases if isinstance(base, type) for c in base.__mro__]
-    programs = [c for c in owners if not vm.is_library(c.__module__)]
+    """An enumeration: made as it is where its members are plain data, and no code of the program's is asked."""
     if type.__getattribute__(meta, "__module__") != "enum":
         raise GraphBreak("an enumeration with a metaclass of its own is defined inside the captured code")
     values = dict(dict.items(namespace)) if isinstance(namespace, dict) else {}
-    for asked in _ASKED:
-        if _is_programs(vm, values.get(asked)) or any(asked in vars(c) for c in programs):
-            raise GraphBreak(f"an enumeration whose {asked} is the program's is defined inside the captured code")
+    owners = [c for base in bases if isinstance(base, type) for c in base.__mro__]
+    if any(_is_programs(vm, values.get(asked)) for asked in _ASKED) or _asks_program(vm, owners):
+        new: Any = enum.EnumMeta.__new__
+        made = vm.inline(new, (meta, name, bases, namespace), kwargs)
+        for member in list(made._member_map_.values()):
+            vm.create(member)
+        return made
     for value in values.values():
         for item in value if isinstance(value, tuple) else (value,):
             if _own(vm, type(item), "__eq__", "__hash__", "__get__", "__set_name__", "__getattribute__", "__getattr__"):
@@ -85,6 +87,22 @@ def _enumeration(vm: Interpreter, meta: Any, name: Any, bases: Any, namespace: A
     for member in list(made._member_map_.values()):
         vm.create(member)
     return made
+
+
+def _asks_program(vm: Interpreter, classes: Any) -> bool:
+    """Whether making and finding members runs code of the program's; Python's own is interpreted then."""
+    return any(
+        _is_programs(vm, vars(c).get(asked)) for c in classes if not vm.is_library(c.__module__) for asked in _ASKED
+    )
+
+
+def call_enumeration(vm: Interpreter, cls: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`cls(value)`, or of one without members `cls(name, members)`, which makes another."""
+    if not cls.__members__ and (len(args) > 1 or "names" in kwargs):
+        kwargs = {"module": vm.frames[-1].globals.get("__name__"), **kwargs}
+    elif not _asks_program(vm, cls.__mro__):
+        return vm.native(cls, *args, **kwargs)
+    return vm.inline(call, (cls, *args), kwargs)
 
 
 # ---- who asks ----

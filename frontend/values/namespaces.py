@@ -12,6 +12,7 @@ import torch
 
 from ..bytecode import exceptions
 from ..bytecode.frame import Frame
+from ..bytecode.version import CHAINS_DESCRIPTORS
 from ..entry.effects import DELETED
 from ..errors import Unsupported
 from ..guards.definitions import lookup
@@ -21,6 +22,7 @@ from .constant import is_constant, is_static
 from .kinds import SYMBOLIC, isinstance, namespace_of, namespace_reader
 
 __all__ = [
+    "bind_class",
     "MEMBERS",
     "find_method",
     "instance_attr",
@@ -53,6 +55,22 @@ def find_method(cls: type, name: str) -> types.FunctionType | None:
     if isinstance(found, types.FunctionType) and not (found.__module__ or "").startswith(_FRONTEND):
         return found
     return None
+
+
+def bind_class(vm: Interpreter, function: Any, cls: type) -> Any:
+    """What a class method around `function` is: up to CPython 3.12 what a descriptor in it gives for the class."""
+    if (
+        isinstance(function, types.FunctionType)
+        or not CHAINS_DESCRIPTORS
+        or lookup(type(function), "__get__")[1] is None
+    ):
+        return types.MethodType(function, cls)
+    getter = find_method(type(function), "__get__")
+    if getter is not None:
+        return vm.call(getter, (function, cls, cls), {})
+    if isinstance(function, property) and function.fget is not None:
+        return vm.call(function.fget, (cls,), {})
+    return vm.native(function.__get__, cls, cls)
 
 
 def wrap_library(vm: Interpreter, value: Any, source: Source) -> Any:

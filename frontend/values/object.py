@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import collections
 import enum
 import functools
 import sys
@@ -25,6 +26,7 @@ from .container import InstanceDict
 from .kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance, namespace_of
 from .namespaces import (
     MEMBERS,
+    bind_class,
     find_method,
     instance_attr,
     is_library_function,
@@ -156,7 +158,7 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
             getter = find_method(type(cls), "__getattr__")
             if getter is not None and not vm.is_library(getter.__module__):
                 return vm.call(getter, (cls, name), {})
-        if meta is not MISSING and not _has(meta, "__get__"):
+        if meta is not MISSING and owner is None and not _has(meta, "__get__"):
             return wrap_class_value(vm, meta, meta_owner, name)
         value = vm.native(getattr, cls, name)
         if name == "__dict__" and not vm.is_created(cls) and not vm.is_library(cls.__module__):
@@ -167,7 +169,7 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
     if isinstance(raw, staticmethod):
         return raw.__func__
     if isinstance(raw, classmethod):
-        return _bind_class(raw.__func__, cls)
+        return bind_class(vm, raw.__func__, cls)
     if isinstance(raw, types.FunctionType | property):
         return raw
     if _has(raw, "__get__"):
@@ -179,10 +181,6 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
 
 
 _ANSWERED_BY_TYPE = "__class__ __dict__ __mro__ __bases__ __name__ __module__ __qualname__".split()  # noqa: SIM905
-
-
-def _bind_class(function: Any, cls: type) -> Any:
-    return types.MethodType(function, cls) if callable(function) else function.__get__(None, cls)
 
 
 def _super_attr(vm: Interpreter, sup: Super, name: str) -> Any:
@@ -212,7 +210,7 @@ def bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str,
     if isinstance(raw, staticmethod):
         return raw.__func__
     if isinstance(raw, classmethod):
-        return _bind_class(raw.__func__, cls)
+        return bind_class(vm, raw.__func__, cls)
     if isinstance(raw, property):
         if raw.fget is None:
             vm.native(raw.__get__, obj, cls)  # which refuses, in CPython's words
@@ -492,6 +490,9 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     if _by_descriptor(vm, obj, raw, name, ("fset", "__set__"), value):
         return
     slot = isinstance(raw, types.MemberDescriptorType)
+    if kind is collections.defaultdict and slot and vm.user.source_of(obj) is None:
+        vm.native(setattr, obj, name, value)
+        return
     if namespace_of(obj) is None and (not slot or not kind.__flags__ & HEAP_TYPE):
         vm.native(setattr, obj if vm.is_created(obj) else _twin(vm, obj), name, value)
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
@@ -516,8 +517,22 @@ def _by_descriptor(vm: Interpreter, obj: Any, raw: Any, name: str, words: tuple[
     return method is not None
 
 
+_WITHOUT_ATTRIBUTES: tuple[Any, ...] = (
+    list,
+    dict,
+    collections.defaultdict,
+    set,
+    frozenset,
+    tuple,
+    collections.deque,
+    collections.OrderedDict,
+)
+
+
 def _twin(vm: Interpreter, obj: Any) -> Any:
     """An object of the same class that holds nothing, on which an operation fails as it would on `obj`."""
+    if type(obj) in _WITHOUT_ATTRIBUTES:
+        return type(obj)()
     try:
         return object.__new__(type(obj))
     except TypeError:
@@ -562,6 +577,8 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
         return
     if hasattr(kind, "rename") and vm.is_frontend_class(kind):  # a generator
         vm.native(obj.rename, name, None)
+    if kind in _WITHOUT_ATTRIBUTES:  # which says so
+        vm.native(object.__delattr__, _twin(vm, obj), name)
     if vm.user.source_of(obj) is None:
         raise Unsupported(f"an attribute of an unknown object is deleted: {name}")
     if isinstance(raw, types.MemberDescriptorType):

@@ -74,6 +74,12 @@ _ANSWERS: dict[Any, tuple[type, ...]] = {
 }
 
 
+def ask_length(vm: Interpreter, value: Any) -> None:
+    """What C code asks of what it makes a list of, to have room for the items: an error in the answer comes through."""
+    if is_written_in_python(value, "__len__", "__length_hint__"):
+        vm.call(operator.length_hint, (value,), {})
+
+
 def checked_iterator(vm: Interpreter, made: Any) -> Any:
     """What an `__iter__` has returned, which must be an iterator."""
     kind = type(made)

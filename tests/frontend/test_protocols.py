@@ -1,0 +1,255 @@
+"""Python's protocols as CPython follows them: `super()`, room for items, sums and extremes in turn, enumerations with code of the program's."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import functools
+import itertools
+import operator
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from harness import check
+from torch import Tensor
+
+X = torch.ones(2)
+
+
+def said(*calls: Callable[[], Any]) -> list[Any]:
+    """What each call gives, or raises."""
+    found: list[Any] = []
+    for call in calls:
+        try:
+            found.append(call())
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def supers(x: Tensor) -> Any:
+    class Base:
+        def f(self) -> str:
+            return "base"
+
+    class Derived(Base):
+        def f(self) -> str:
+            return super().f()
+
+        def without_self(self) -> Any:
+            del self
+            return super().f()
+
+        def nested(self) -> Any:
+            def inner() -> Any:
+                return super().f()  # type: ignore[misc]
+
+            return inner()
+
+        def variadic(*args: Any) -> Any:
+            return super().f()  # type: ignore[misc]
+
+        def another(self) -> Any:
+            self = 1  # type: ignore[assignment]  # noqa: F841
+            return super().f()
+
+        def in_a_cell(self) -> Any:
+            keep = lambda: self  # noqa: E731
+            return super().f(), keep() is self
+
+    def free() -> Any:
+        return super().f()  # type: ignore[misc]
+
+    made = Derived()
+    return x, said(
+        *(made.f, made.without_self, made.nested, made.variadic, made.another, made.in_a_cell, free),
+        *(lambda: super(1, 2), lambda: super(Base, 1), lambda: super(), lambda: super(1, 2, 3)),  # type: ignore[misc,call-overload]
+        *(lambda: super(Derived, Base()).f(), lambda: super(Derived, Derived).f(made), lambda: super(Derived, made).g),
+    )
+
+
+def room_for_items(x: Tensor) -> Any:
+    asked: list[str] = []
+
+    class Hints:
+        def __init__(self, answer: Any) -> None:
+            self.answer = answer
+
+        def __iter__(self) -> Any:
+            asked.append("iter")
+            return iter([1, 2])
+
+        def __length_hint__(self) -> Any:
+            asked.append("hint")
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    takes: tuple[Any, ...] = (list, tuple, sorted, set, sum, max, deque, dict.fromkeys, operator.length_hint)
+    takes += (lambda v: [*v], lambda v: [0].extend(v), lambda v: (lambda *a: a)(*v))
+    answers = (5, -1, "a", NotImplemented, TypeError("t"), ValueError("v"))
+    return x, [str(said(functools.partial(take, Hints(a)))[0]) for a in answers for take in takes], asked
+
+
+def items_in_turn(x: Tensor) -> Any:
+    order: list[Any] = []
+
+    class Adds:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __radd__(self, other: Any) -> Any:
+            order.append("add")
+            return other + self.value
+
+    def made() -> Any:
+        for i in range(3):
+            order.append(i)
+            yield Adds(i)
+
+    def noted(name: str, value: Any) -> Any:
+        order.append(name)
+        return value
+
+    total = sum(made(), 0) + max(made(), key=lambda a: noted("key", a.value)).value
+    total += functools.reduce(lambda a, b: noted("reduce", a + b.value), made(), 0)
+    chain = itertools.chain.from_iterable(noted("chain", [i]) for i in range(3))
+    order.append("made")
+    return x + total, [next(chain), *chain], order, said(lambda: functools.reduce(max, []), lambda: sum([], 1), max)
+
+
+def class_methods_around_descriptors(x: Tensor) -> Any:
+    class Bound:
+        def __init__(self, wrapped: Any) -> None:
+            self.wrapped = wrapped
+
+        def __call__(self, *args: Any) -> Any:
+            return self.wrapped(*args)
+
+    class Wrapper:
+        def __init__(self, wrapped: Any) -> None:
+            self.wrapped = wrapped
+
+        def __call__(self, *args: Any) -> Any:
+            return "called", len(args)
+
+        def __get__(self, obj: Any, owner: Any) -> Any:
+            return Bound(self.wrapped.__get__(obj, owner))
+
+    class Kind:
+        inner = Wrapper(classmethod(lambda cls: cls.__name__))
+        outer = classmethod(Wrapper(lambda cls: cls.__name__))
+
+    return x, said(Kind.inner, lambda: Kind.outer(), Kind().inner, lambda: Kind().outer())
+
+
+def attributes_of_containers(x: Tensor) -> Any:
+    queue: Any = deque([1], maxlen=3)
+    table: Any = defaultdict(None, a=1)
+    factory = table.default_factory
+    table.default_factory = list
+    generator: Any = (i for i in ())
+    return (
+        *(x, factory, table["b"], table),
+        said(
+            *(
+                lambda: setattr(queue, "maxlen", 5),
+                lambda: setattr(queue, "other", 1),
+                lambda: delattr(queue, "maxlen"),
+            ),
+            *(lambda: generator.__setstate__, lambda: copy.copy(generator), lambda: setattr(table, "other", 1)),
+            *(lambda: queue.index(), lambda: [].index(), lambda: [].remove()),  # type: ignore[call-arg]
+        ),
+    )
+
+
+def hashes(x: Tensor) -> Any:
+    class Three:
+        def __hash__(self) -> int:
+            return 3
+
+    class Unhashable:
+        __hash__ = None  # type: ignore[assignment]
+
+    made, parts = (Three(),), frozenset([Three()])
+    return (
+        x,
+        said(
+            lambda: hash((1, Three())) == hash((1, 3)), lambda: hash(parts), lambda: hash((made, 2)) == hash(((3,), 2))
+        ),
+        said(*(lambda v=v: hash(v) for v in (Unhashable(), (1, Unhashable()), [], (1, [])))),
+    )  # type: ignore[misc]
+
+
+class Doubling(enum.Enum):
+    """Without members."""
+
+    def doubled(self) -> Any:
+        return self.value * 2
+
+
+def enumerations(x: Tensor) -> Any:
+    class Pair(enum.Enum):
+        A = (1, 2)
+        B = (3, 4)
+
+        def __new__(cls, value: int, second: int) -> Pair:
+            made = object.__new__(cls)
+            made._value_, made.second = value, second  # type: ignore[attr-defined]
+            return made
+
+    class Text(str, enum.Enum):  # noqa: UP042
+        A = "a"
+
+        def __init__(self, text: str) -> None:
+            self.length = len(text)
+
+        def _generate_next_value_(name: str, *_: Any) -> str:  # type: ignore[override]
+            return name * 2
+
+        C = enum.auto()
+
+        @classmethod
+        def _missing_(cls, value: object) -> Any:
+            return cls.A if value == "z" else None
+
+    class Equal(enum.Enum):
+        A = 1
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 5
+
+    pairs = (
+        Pair.A.second,
+        Pair(3).second,
+        Pair["B"].value,
+        len(Pair),
+        repr(Pair.A),
+        Pair(1) is Pair.A,
+        {Pair.A: 1}[Pair(1)],
+    )
+    texts = Text.A.length, Text.C.value, Text("z").name
+    made: Any = Doubling("Made", "a b")
+    flags: Any = enum.Flag("Flags", ["p", "q"])
+    called = made.b.doubled(), made.__module__, [m.name for m in made], (flags.p | flags.q).value, flags.__module__
+    return (
+        *(x * Pair.B.value, pairs, texts, called, Equal.A == 3, {Equal.A: 1}.get(Equal.A)),
+        said(lambda: Text("q"), lambda: Pair(7), lambda: Equal.Q, lambda: setattr(Equal, "A", 2)),  # type: ignore[attr-defined]
+    )
+
+
+PROGRAMS = (
+    *(supers, room_for_items, items_in_turn, class_methods_around_descriptors, attributes_of_containers, hashes),
+    enumerations,
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_in_one_graph(program: Callable[..., Any]) -> None:
+    check(program, X)
