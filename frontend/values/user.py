@@ -326,6 +326,8 @@ def check_tensor(value: Tensor, name: str) -> None:
         raise Unsupported(f"{name} is quantized")
     if value.is_nested:
         raise Unsupported(f"{name} is a nested tensor")
+    if value.retains_grad and value.grad is not None and value.grad.shape != value.shape:
+        raise Unsupported(f"{name} keeps a gradient of other sizes than its own")
     if is_functorch_wrapped(value):
         raise Unsupported(f"{name} is inside a functorch transform (vmap, grad)")
     if value.is_neg() or value.is_conj():
