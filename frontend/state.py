@@ -21,7 +21,7 @@ from .guards.definitions import Definitions
 from .guards.guards import GuardSet
 from .guards.source import Source
 
-__all__ = ["ASSERTED", "EITHER", "Generator", "Interpreter", "Tracked"]
+__all__ = ["ASSERTED", "EITHER", "Generator", "Interpreter", "Told", "Tracked"]
 
 
 ASSERTED, EITHER = -1, -2  # in place of a jump: what is false raises; the caller goes both ways
@@ -34,6 +34,14 @@ class Tracked:
     real: Any
     value: Any
     source: Source
+
+
+@dataclass
+class Told:
+    """Whether the program has asked if it is compiled. It is told so, but where it raised then (`refused`), which eager may not do."""
+
+    asked: bool = False
+    refused: str | None = None
 
 
 class Generator(Protocol):
@@ -110,6 +118,7 @@ class Interpreter(Protocol):
     branches: Any  # `branches.branches.Branches`
     side: Any  # `branches.sides.Side`, while one runs
     texts: Any  # `values.text.Texts`
+    told: Told
     steps_of: Any  # `bytecode.opcodes.steps_of`
     stop_at: int
     recipes: dict[int, tuple[Any, ...]]

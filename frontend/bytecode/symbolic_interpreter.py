@@ -37,7 +37,7 @@ from ..guards.source import Attr, Fetch, Item, Source
 from ..modes.defaults import Defaults
 from ..modes.inference import Inference
 from ..modes.randomness import Generators
-from ..state import Generator
+from ..state import Generator, Told
 from ..subclasses import tensors as subclasses
 from ..subclasses.overrides import Overrides
 from ..torch_private.dispatch import python_dispatcher
@@ -113,7 +113,7 @@ class SymbolicInterpreter:
         self.splits = False  # whether the capture may end at a graph break
         self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
         self.gradients = Inside()
-        self.checks, self.texts = Checks(), Texts()
+        self.checks, self.texts, self.told = Checks(), Texts(), Told()
         self.branches = Branches()
         self.side: Side | None = None  # of a branch that is being run
         self.steps_of = steps_of

@@ -404,7 +404,8 @@ ROWS.rule(operator.truth)(truth_of)
 
 def _is_compiling(vm: Interpreter) -> bool:
     """Optimizers of torch's compute otherwise where they are compiled, to help torch.compile: capture follows what they do in eager."""
-    return not str(vm.frames[-1].globals.get("__name__", "")).startswith("torch.optim.")
+    vm.told.asked = True
+    return vm.told.refused is None and not str(vm.frames[-1].globals.get("__name__", "")).startswith("torch.optim.")
 
 
 ROWS.rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *IS_COMPILING)(_is_compiling)

@@ -243,6 +243,7 @@ class _Attempt:
             "branches": vm.branches,
             "loops": vm.branches.loops,
             "texts": vm.texts,
+            "told": vm.told,
         }
         for what, reason in self.refused.items():
             takers[what].refused = reason
@@ -274,6 +275,8 @@ class _Attempt:
             error.frames = error.frames or _definition(self.target)
             raise
         except UserRaise as raised:
+            if vm.told.asked and vm.told.refused is None and not self.exporting:
+                raise Refused("the program raises where it is told that it is compiled", "told") from None
             known = vm.raised_at is not None and vm.raised_at[0] is raised.value
             frames = vm.raised_at[1] if known and vm.raised_at else _definition(self.target)
             raise ProgramRaised(raised.value, frames, partial_guards(vm, state)) from None

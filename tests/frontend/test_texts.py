@@ -199,6 +199,23 @@ def test_what_shows_a_gradients_function_breaks_where_it_is_shown(parameter):
         assert len(log.breaks) == (function is seen) and not log.fallbacks
 
 
+def test_a_program_that_raises_where_it_is_told_that_it_is_compiled():
+    def f(x, least):
+        if torch.compiler.is_compiling():
+            if least > 1:
+                raise RuntimeError("cannot be traced")
+            return x * 2
+        if least > 2:
+            raise ValueError("too large")
+        return x * 3
+
+    fast, log = compiled(f, number_backend)
+    assert same([fast(torch.ones(2), least) for least in (0, 2)], [torch.full((2,), 2.0), torch.full((2,), 3.0)])
+    with pytest.raises(ValueError, match="too large"):
+        fast(torch.ones(2), 3)
+    assert len(log.captures) == 2 and log.breaks == [] and log.fallbacks == []
+
+
 class Seen(logging.Handler):
     """Writes messages as they come."""
 
