@@ -18,15 +18,17 @@ from ..guards.sameness import indistinguishable
 from ..regions.capture import result_like
 from ..state import Interpreter
 from ..values.constant import has_identity, is_constant
+from ..values.held import held_in_c
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
+from .places import Contents, Place
 from .sides import Path, Prevented, named, shown
 from .truths import as_tensor, number_in
 
 __all__ = ["Counter", "Kinds", "State", "Surroundings"]
 
+_CONTAINERS = (list, dict, types.CellType)
 _RANGE = type(iter(range(0)))
-_ITERATORS = (_RANGE, *map(type, (iter([]), iter(()), iter({}), iter(""), enumerate([]), zip(), map(int, []))))
 
 
 @dataclass(frozen=True)
@@ -66,25 +68,29 @@ class Counter:
 
 @dataclass
 class State:
-    """A frame's variables and stack; `names` are the variables that are read from here on."""
+    """A frame's variables and stack, and what is at other places; `names` are the variables that are read from here on."""
 
     fast: dict[str, Any]
     stack: list[Any]
     names: frozenset[str]
+    others: list[tuple[Place, Any]]
 
     @staticmethod
-    def of(frame: Frame, names: frozenset[str]) -> State:
+    def of(frame: Frame, names: frozenset[str], places: Sequence[Place]) -> State:
         """As it stands."""
-        return State(dict(frame.fast), list(frame.stack), names)
+        return State(dict(frame.fast), list(frame.stack), names, [(place, place.get()) for place in places])
 
     def put(self, frame: Frame) -> None:
-        """Set the frame to it."""
+        """Set the frame, and the other places, to it."""
         frame.fast, frame.stack = dict(self.fast), list(self.stack)
+        for place, value in self.others:
+            place.put(value)
 
     def values(self) -> Iterator[tuple[Path, Any]]:
         """What is read from here on."""
         yield from ((("variable", name), self.fast[name]) for name in sorted(self.names & self.fast.keys()))
         yield from ((("stack", k), value) for k, value in enumerate(self.stack))
+        yield from ((("place", place), value) for place, value in self.others)
 
     def is_same(self, other: State) -> bool:
         """Whether all values are the same objects."""
@@ -183,7 +189,8 @@ class Kinds:
             made[path] = value
         fast = {name: self._rebuilt(("variable", name), value, made) for name, value in state.fast.items()}
         stack = [self._rebuilt(("stack", k), value, made) for k, value in enumerate(state.stack)]
-        return State(fast, stack, state.names)
+        others = [(place, self._rebuilt(("place", place), value, made)) for place, value in state.others]
+        return State(fast, stack, state.names, others)
 
     def _rebuilt(self, path: Path, value: Any, made: dict[Path, Any]) -> Any:
         if path in made:
@@ -213,6 +220,13 @@ class Surroundings:
         self.state = _Visible(vm)
         self.roots = [*(v for f in vm.frames for v in (*f.fast.values(), *f.stack)), *vm.created.values()]  # type: ignore[attr-defined]
         self.before = self._now()
+        values = [value for value, _ in self.before.values()]
+        found = [value if type(value) in _CONTAINERS else getattr(value, "__dict__", None) for value in values]
+        self.contents = Contents(vm, [value for value in found if type(value) in _CONTAINERS])
+
+    def begin(self) -> None:
+        """From here on, what was written to carry it on is no change."""
+        self.state = _Visible(self.vm)
 
     def _now(self) -> dict[int, Any]:
         found: dict[int, Any] = {}
@@ -233,14 +247,17 @@ class Surroundings:
             return list(value)
         if kind is dict:
             return [*value, *value.values()]
-        if not self.vm.is_created(value):
-            return None
-        if kind is types.CellType:
+        if kind is types.CellType and self.vm.is_created(value):
             return [value.cell_contents] if _is_full(value) else []
-        if isinstance(value, _ITERATORS):
-            raise GraphBreak("an iterator is kept in a variable around the loop")
+        if is_constant(value) or isinstance(value, Tensor) or self.vm.is_frontend_class(kind):
+            return None
+        held = held_in_c(value)
+        if held is None:
+            raise GraphBreak(f"a {kind.__name__} is kept in a variable around the loop")
+        if not self.vm.is_created(value):
+            return held
         names = getattr(value, "__dict__", None)
-        return [*names, *names.values()] if type(names) is dict else []
+        return [*held, *names, *names.values()] if type(names) is dict else held
 
     def changed(self) -> bool:
         """Whether anything is not as it was."""

@@ -1,11 +1,13 @@
 """Loops: a `while` or `for` that a tensor's value ends becomes one `while_loop` of the graph.
 
 So does a `for` over `range` of a number that is read of a tensor: its condition is that there is one more item, which is asked for where
-the loop takes it (`counted`). The round is run by the interpreter from one time that the condition is asked for to the next. What it computes is carried: variables and
-values on the stack that change, as tensors (numbers as tensors without dimensions), and tensors that it writes to, whose memory the
+the loop takes it (`counted`). The round is run by the interpreter from one time that the condition is asked for to the next. What it
+computes is carried: variables and values on the stack that change, as tensors (numbers as tensors without dimensions), attributes, items
+of lists and dicts and variables of functions around that it writes to (`places.py`), and tensors that it writes to, whose memory the
 loop's result is copied to. What a round may not do:
 
-- change anything else that the program sees, draw random numbers, raise, wait;
+- change anything else that the program sees (let containers grow or shrink, bind a new attribute, write to what C code holds, as a
+  deque), draw random numbers, raise, wait;
 - take items of anything but a range (where only a tensor says how many there are: one by one, upwards or downwards);
 - give a variable another dtype, size, stride, device, nesting or kind than it had before;
 - leave the loop in its middle: between another way out and the condition, behind it or before it, there are only a few operators that
@@ -37,6 +39,7 @@ from ..values.lazy import Unread
 from .loop_shape import Shape, shape_of
 from .loop_state import Counter, Kinds, State, Surroundings
 from .memory import Sharing, sharing
+from .places import Place
 from .selects import is_cheap, name_of, pieces_of, taken
 from .sides import Prevented, Side
 from .truths import as_tensor, tensor_of_truth
@@ -138,8 +141,8 @@ class Loops:
             if Counter.of(items) is None and type(items) is not Counter:  # before anything else holds a generator
                 raise Prevented(f"the loop takes its items of a {vm.type_of(items).__name__}")
         index = frame.ip - 1
-        loop = _Loop(vm, frame, shape, index, predicate)
         surroundings = Surroundings(vm, frame)
+        loop = _Loop(vm, frame, shape, index, predicate, surroundings)
         self.running.append((frame, shape))
         try:
             ended = loop.record()
@@ -160,7 +163,12 @@ class Loops:
 class _Loop:
     """One loop while it is recorded: what is carried, and what is known of its ways out."""
 
-    def __init__(self, vm: Interpreter, frame: Frame, shape: Shape, index: int, predicate: Tensor) -> None:
+    def __init__(
+        self, vm: Interpreter, frame: Frame, shape: Shape, index: int, predicate: Tensor, surroundings: Surroundings
+    ) -> None:
+        self.surroundings = surroundings
+        self.places: list[Place] = []  # what is carried beside variables and the stack
+        self.changed: list[Place] = []  # what the last round has changed
         self.vm, self.frame, self.shape, self.index = vm, frame, shape, index
         self.device = predicate.device
         self.kinds = Kinds(vm, self.device)
@@ -180,13 +188,14 @@ class _Loop:
                     self.kinds.found["stack", place, 0] = int
                     break
         self.names = live_names(frame.code, test.stay) | live_names(frame.code, test.leave)
-        self.start = State.of(frame, self.names)
+        self.start = State.of(frame, self.names, self.places)
         self.last = 0  # how many ways out there are in a round
         self.same_end, self.last_test = True, -1
 
     def give_back(self) -> None:
-        """There is no loop: the frame as it was."""
+        """There is no loop: the frame, and all else, as it was."""
         self.frame.stack[:] = self.real_stack
+        self.surroundings.contents.give_back()
 
     # ---- what is carried ----
 
@@ -194,7 +203,7 @@ class _Loop:
         """Run a round until nothing more is found to be carried."""
         vm = self.vm
         for _ in range(_ATTEMPTS):
-            known = self.kinds.size(), len(self.written)
+            known = self.kinds.size(), len(self.written), len(self.places)
             given = self.given()
             with vm.out.beside(given) as aside:
                 self.enter(given)
@@ -208,9 +217,21 @@ class _Loop:
                 if self.vm.branches.choices.is_written(vm):
                     raise Prevented("the loop writes to a tensor that is one of two, by a tensor's value")
                 self.check_tests(arrived)
-            if known == (self.kinds.size(), len(self.written)):
+            self.note_places()
+            if known == (self.kinds.size(), len(self.written), len(self.places)):
                 return
         raise Prevented("what a round of the loop carries on does not settle")
+
+    def note_places(self) -> None:
+        """Which other places a round writes to: they are carried, too."""
+        known = {(id(place.holder), place.key) for place in self.places}
+        new = [place for place in self.changed if (id(place.holder), place.key) not in known]
+        for place in new:
+            self.surroundings.contents.begin(place)
+        if new:
+            self.places += new
+            self.surroundings.begin()
+            self.start = State.of(self.frame, self.names, self.places)
 
     def check_tests(self, arrived: Arrived) -> None:
         self.last = len(arrived.tests)
@@ -271,6 +292,7 @@ class _Loop:
             arrived = self._run(tests)
             if (torch.is_grad_enabled(), len(vm.scopes), len(vm.open_scopes)) != modes:
                 raise Prevented("a round of the loop changes a mode")
+            self.changed = self.surroundings.contents.changed()
             return arrived
         except UserRaise as raised:
             raise Prevented(f"{type(raised.value).__name__} is raised in {Side(vm).place()}") from None
@@ -278,6 +300,7 @@ class _Loop:
             line = error.frames[-1] if error.frames else vm.places()[-1]
             raise Prevented(f"`{line.text}` (line {line.lineno}) cannot be captured: {error.reason}") from None
         finally:
+            self.surroundings.contents.restore()
             for name, value in kept.items():
                 setattr(frame, name, value)
             vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error = before
@@ -288,14 +311,16 @@ class _Loop:
         while True:
             index = frame.ip
             if wanted == len(found):
-                return Arrived(State.of(frame, self.names), None, found)
+                return Arrived(State.of(frame, self.names, self.places), None, found)
             if index in self.shape.heads:
                 stays = self.asked(index)
                 if not self.counts:
                     frame.pop()
-                return self.joined(index, Arrived(State.of(frame, self.names), stays, found), _behind(begun))
+                return self.joined(
+                    index, Arrived(State.of(frame, self.names, self.places), stays, found), _behind(begun)
+                )
             if index in self.shape.tests and (more := self.undecided(index)) is not None:
-                found.append((index, more, _behind(begun), State.of(frame, self.names)))
+                found.append((index, more, _behind(begun), State.of(frame, self.names, self.places)))
                 frame.ip = self.shape.tests[index].stay
                 continue
             frame.ip = index + 1

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from ..state import Interpreter
+from ..values.constant import is_constant
+from ..values.held import held_in_c
+from ..values.kinds import isinstance
 
 __all__ = ["VisibleState"]
 
@@ -50,4 +55,6 @@ def _contents(value: Any, depth: int = 4) -> Any:
     if depth and type(value) in (list, tuple, dict, set):
         items = [*value, *value.values()] if type(value) is dict else list(value)
         return id(value), [_contents(item, depth - 1) for item in items]
+    if depth and not isinstance(value, Tensor) and not is_constant(value):
+        return id(value), [_contents(item, depth - 1) for item in held_in_c(value) or ()]
     return id(value)
