@@ -76,7 +76,7 @@ def bound(value: Any, low: int, high: int | None) -> None:
 def watch_relations(shape_env: Any, watcher: Callable[[Any], None] | None) -> None:
     """Call `watcher` with each relation before it becomes a guard, and before it replaces symbols; None: no longer.
 
-    Tried with torch 2.11 and 2.13.
+    Tried with torch 2.13.
     """
     vars(shape_env).pop("_maybe_guard_rel", None)
     if watcher is not None:
