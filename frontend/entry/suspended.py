@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-import warnings
 from typing import Any
 
 from ..bytecode.frame import NULL, Lasti, Saved, kinds_of
@@ -11,18 +10,17 @@ from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.resume import free_names, generator_code
 from ..classes.rebuild import check_globals
 from ..errors import Unsupported
+from ..values.held import reduced
 
 __all__ = ["generator", "iterator"]
 
 
 def iterator(residual: Any, iterator: Any) -> str:
     """A half-consumed iterator of Python's own, by what it says of itself for pickling."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            made = iterator.__reduce__()
-        except TypeError:
-            raise Unsupported(f"an iterator of type {type(iterator).__name__} is half-way at a graph break") from None
+    try:
+        made = reduced(iterator)
+    except TypeError:
+        raise Unsupported(f"an iterator of type {type(iterator).__name__} is half-way at a graph break") from None
     function = residual.emit.constant(made[0], made[0].__name__)
     name, args = residual._around(iterator, made[1])
     residual.post.append(f"{name} = {function}({', '.join(args)})")
