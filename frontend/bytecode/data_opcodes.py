@@ -207,7 +207,7 @@ def LOAD_METHOD(vm: Interpreter, frame: Frame, name: str) -> None:
 
 def LOAD_SUPER_ATTR(vm: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
     sup, cls, obj = frame.pops(3)
-    made = objects.Super(cls, obj) if sup is super else vm.call(sup, (cls, obj) if arg[1] else (), {})
+    made = vm.call(sup, (cls, obj) if sup is super or arg[1] else (), {})
     frame.push(objects.load_attr(vm, made, arg[0]))
 
 

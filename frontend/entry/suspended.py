@@ -18,7 +18,7 @@ __all__ = ["generator", "iterator"]
 def iterator(residual: Any, iterator: Any) -> str:
     """A half-consumed iterator of Python's own, by what it says of itself for pickling."""
     try:
-        made = reduced(iterator)
+        made = reduced(iterator, type(iterator))
     except TypeError:
         raise Unsupported(f"an iterator of type {type(iterator).__name__} is half-way at a graph break") from None
     function = residual.emit.constant(made[0], made[0].__name__)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .kinds import isinstance
+from .kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 
 __all__ = ["held_in_c", "reduced"]
 
@@ -21,30 +21,32 @@ def held_in_c(value: Any) -> list[Any] | None:
     base = next((c for c in kind.__mro__ if c in _HELD), None)
     if base is not None:
         found += _HELD[base](value)
-    elif hasattr(kind, "__next__") and not kind.__flags__ & _HEAP:
+    elif hasattr(native := next(c for c in kind.__mro__ if not _is_pythons(c)), "__next__"):
         try:
-            found += _flat(reduced(value)[1:])
+            found += _flat(reduced(value, native)[1:])
         except TypeError:
             return None
     for cls in kind.__mro__:
-        if cls.__flags__ & _HEAP:
+        if _is_pythons(cls):
             slots = [v for v in cls.__dict__.values() if isinstance(v, types.MemberDescriptorType)]
             found += [slot.__get__(value) for slot in slots if _is_set(slot, value)]
     return found
 
 
-def reduced(iterator: Any) -> Any:
-    """What an iterator of Python's own says of itself for pickling, of which 3.12 and 3.13 warn.
+def reduced(iterator: Any, kind: type) -> Any:
+    """What an iterator says of itself for pickling by this class of C's, of which 3.12 and 3.13 warn.
 
     Raises:
         TypeError: it says nothing.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return iterator.__reduce__()
+        return kind.__reduce__(iterator)  # type: ignore[call-arg]
 
 
-_HEAP = 1 << 9  # classes made by Python code
+def _is_pythons(cls: type) -> bool:
+    """Whether Python code made the class; from 3.12 on those of C modules, too, are made at run time, but nobody can change them."""
+    return bool(cls.__flags__ & HEAP_TYPE) and not cls.__flags__ & IMMUTABLE_TYPE
 
 
 def _is_set(slot: Any, value: Any) -> bool:

@@ -173,6 +173,10 @@ class Items(list):
     pass
 
 
+class Count(itertools.count):
+    pass
+
+
 UNSEEN = {
     "deque": (collections.deque, lambda q: q.append(1), len),
     "a deque in a list": (lambda: [collections.deque()], lambda q: q[0].append(1), lambda q: len(q[0])),
@@ -184,6 +188,7 @@ UNSEEN = {
     "array": (lambda: array.array("i"), lambda q: q.append(1), len),
     "slots": (slots, count_slot, lambda q: q.n),
     "itertools": (itertools.count, next, next),
+    "a class of itertools'": (Count, next, next),
     "an iterator": (lambda: iter(range(20)), next, next),
     "a list's class": (Items, lambda q: q.append(1), len),
 }
