@@ -320,7 +320,7 @@ def check_tensor(value: Tensor, name: str) -> None:
         )
     if value.layout is not torch.strided:
         raise Unsupported(f"{name} has the layout {value.layout}; only strided tensors are compiled")
-    if value._is_view() and value._base is not None and value._base.layout is not torch.strided:
+    if value._is_view() and value._base is not None and value._base.layout not in (torch.strided, torch.jagged):
         raise Unsupported(f"{name} is a part of a tensor with the layout {value._base.layout}")
     if value.is_quantized:
         raise Unsupported(f"{name} is quantized")

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from intarsia.frontend.calls.registry import Rows, fill
+from intarsia.frontend.errors import UserRaise
 from intarsia.frontend.runtime.callable import compile_callable
 
 
@@ -34,6 +36,21 @@ class Log:
 
     def on_fallback(self, *args: Any) -> None:
         self.fallbacks.append(args)
+
+
+def only_capture_raises() -> None:
+    """Nothing in eager; ValueError in captured code, as if an operator's rule were wrong."""
+
+
+_WRONG = Rows()
+
+
+@_WRONG.rule(only_capture_raises)
+def _wrong(vm: Any) -> None:
+    raise UserRaise(ValueError("not while compiling"))
+
+
+fill(_WRONG)
 
 
 def graph_backend(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:

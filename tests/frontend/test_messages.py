@@ -2,14 +2,13 @@
 
 import itertools
 import logging
-import sys
 import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import compiled
+from harness import compiled, only_capture_raises
 from torch import Tensor
 
 from intarsia.frontend.runtime.hidden_frames import is_unseen
@@ -72,7 +71,8 @@ def test_lines_above_a_call_in_eager() -> None:
     HOW.update(level=3, breaks=False, tries=False)
 
     def eager(x: Tensor) -> Tensor:
-        return tells(x) + (1 if torch.compiler.is_compiling() and sys.maxunicode() else 2)
+        only_capture_raises()
+        return tells(x) + 2
 
     fast, told = compiled(eager)
     assert places(fast, True) == places(eager, True) and told.fallbacks
