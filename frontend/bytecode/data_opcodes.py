@@ -289,16 +289,19 @@ def LIST_EXTEND(vm: Interpreter, frame: Frame, n: int) -> None:
         text = f"Value after * must be an iterable, not {vm.type_of(value).__name__}"
         raise UserRaise(TypeError(text))
     frame.stack[-n].extend(vm.listed(value))
-    if isinstance(value, Tensor) and vm.overrides.concern((value,)):
-        vm.overrides.run(len, (value,), {})  # as `list.extend` does, to know how much is to come
 
 
 def SET_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
     value = frame.pop()
-    # A set is added as one, in a table for both: the order comes from that.
-    values = value if type(value) in (set, frozenset) else vm.listed(value)
-    check_keys(vm, values)
-    vm.native(frame.stack[-n].update, values)
+    # A set or dict is added as one, in a table for both: the order comes from that.
+    if type(value) in (set, frozenset, dict, list, tuple):
+        check_keys(vm, list(value))
+        vm.native(frame.stack[-n].update, value)
+        return
+    iterator = vm.iterate(value)
+    while (step := vm.advance(iterator))[0]:
+        check_keys(vm, step[1:])
+        vm.native(frame.stack[-n].add, step[1])
 
 
 def DICT_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:

@@ -360,13 +360,6 @@ def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
     return vm.native(format, value, spec)
 
 
-@ROWS.rule(str.join)
-def _join(vm: Interpreter, separator: Any, items: Any) -> Any:
-    items = vm.listed(items)
-    late = any(type(item) is Text for item in items)
-    return late_text(vm, str.join, (separator, items), {}) if late else vm.native(str.join, separator, items)
-
-
 ROWS.rule(object.__getattribute__)(lambda vm, obj, name: objects.generic_attr(vm, obj, type(obj), name))
 ROWS.rule(object.__setattr__)(objects.generic_store)
 ROWS.rule(object.__delattr__)(objects.generic_delete)

@@ -360,7 +360,7 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     args = tuple(a if moves and vm.user.is_iterator(a) else vm.materialize(a) for a in args)
     kwargs = {k: vm.materialize(v) for k, v in kwargs.items()}
     if row.sees == "keys":
-        args = tuple(keys_in(vm, a) for a in args)
+        args = tuple(keys_in(vm, a, row.maps) for a in args)
     return vm.native_recorded(function, *args, **kwargs)
 
 
@@ -383,7 +383,15 @@ def _check_visible(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ..
     elif row.sees == "keys":
         check_keys(vm, rest)
     elif row.sees == "values":
-        check_visible(vm, (*args, *kwargs.values()), getattr(function, "__name__", type(function).__name__))
+        seen = [_iterated(vm, a) for a in args] if row.iterates else args
+        check_visible(vm, (*seen, *kwargs.values()), getattr(function, "__name__", type(function).__name__))
+
+
+def _iterated(vm: Interpreter, value: Any) -> Any:
+    """What C code sees of what it iterates: the guarded items of a list of the caller's, nothing where `__iter__` is interpreted."""
+    own = objects.find_method(type(value), "__iter__") is not None
+    items = () if own else vm.user.items_of(value)
+    return value if items is None or objects.find_method(type(value), "__index__") is not None else items
 
 
 def _is_callback(vm: Interpreter, value: Any) -> bool:

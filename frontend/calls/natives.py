@@ -191,7 +191,7 @@ _each(
 )
 _each((set,), "intersection_update difference_update symmetric_difference_update", iterates=True)
 ROWS.describe(dict, _ORDERED, collections.defaultdict, maps=True)
-_each((dict, set, _ORDERED, collections.defaultdict), "update __init__ __ior__ __or__", maps=True)
+_each((dict, _ORDERED, collections.defaultdict), "update __init__ __ior__ __or__", maps=True)
 ROWS.describe(str.format, str.format_map, writes=True)
 
 # ---- what reads the state of the process: a guard asks again, or the graph breaks where the answer differs each time ----

@@ -1,10 +1,11 @@
-"""Functions of Python's library that go over items: sorting, extremes, sums, searches, concatenation."""
+"""Functions of Python's library that go over items: sorting, extremes, sums, searches, lengths, concatenation."""
 
 from __future__ import annotations
 
 import collections
 import functools
 import operator
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,8 @@ from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
 from ..values.kinds import isinstance
+from ..values.protocol import answered
+from ..values.text import Text, late_text
 from .registry import Rows
 from .visibility import check_visible, is_same, refuse_opaque
 
@@ -123,9 +126,19 @@ ROWS.rule(max)(_extreme(max, ">"))
 ROWS.rule(min)(_extreme(min, "<"))
 
 
+def iterated(vm: Interpreter, values: Any, refuse: Callable[[], Any]) -> Any:
+    """`iter(values)` for C code with words of its own for what has no iterator, which `refuse` raises."""
+    try:
+        return vm.iterate(values)
+    except UserRaise as raised:
+        if isinstance(raised.value, TypeError):
+            vm.native(refuse)
+        raise
+
+
 @ROWS.rule(functools.reduce)
 def _reduce(vm: Interpreter, function: Any, values: Any, *first: Any) -> Any:
-    iterator = vm.iterate(values)
+    iterator = iterated(vm, values, lambda: functools.reduce(max, 0))  # type: ignore[call-overload]
     more, total = (True, first[0]) if first else vm.advance(iterator)
     if not more:
         raise UserRaise(TypeError("reduce() of empty iterable with no initial value"))
@@ -177,6 +190,8 @@ def _reversed(vm: Interpreter, values: Any) -> Any:
         size = vm.call(len, (values,), {})
         return iter([operators.get_item(vm, values, i) for i in range(size - 1, -1, -1)])
     values = vm.materialize(values)
+    if vm.is_frontend_class(type(values)) and not hasattr(type(values), "__reversed__"):
+        raise UserRaise(TypeError(f"'{vm.type_of(values).__name__}' object is not reversible"))
     check_visible(vm, () if isinstance(values, list | tuple | dict) else (values,), "reversed()")
     return vm.native(reversed, values)
 
@@ -257,6 +272,52 @@ ROWS.rule(list.index, tuple.index)(_of_known_items(_index))
 ROWS.rule(list.remove)(_of_known_items(_remove))
 for _search in (collections.deque.index, collections.deque.count, collections.deque.remove):
     ROWS.rule(_search)(_of_known_items(_in_deque(_search)))
+
+
+@ROWS.rule(operator.length_hint)
+def _length_hint(vm: Interpreter, obj: Any, default: Any = 0) -> Any:
+    """The length; where there is none, or a TypeError instead, what `__length_hint__` says; where that says nothing, the default."""
+    if not isinstance(default, int):
+        default = vm.call(operator.index, (default,), {})
+    kind = type(obj)
+    if vm.tracked_contents(obj) is not None or objects.lookup(kind, "__len__")[1] is not None:
+        length = _unless_type_error(vm, len, obj)
+        if length is not NotImplemented:
+            return length
+    hint, owner = objects.lookup(kind, "__length_hint__")
+    if owner is None:
+        return default
+    if isinstance(hint, types.MethodDescriptorType):
+        refuse_opaque(vm, obj, "length_hint()")
+        return vm.native(operator.length_hint, vm.materialize(obj), default)
+    result = _unless_type_error(vm, objects.bind(vm, hint, owner, obj, kind, "__length_hint__"))
+    return default if result is NotImplemented else answered(vm, operator.length_hint, obj, "__length_hint__", result)
+
+
+def _unless_type_error(vm: Interpreter, function: Any, *args: Any) -> Any:
+    """What a call gives, NotImplemented where it raises a TypeError."""
+    try:
+        return vm.call(function, args, {})
+    except UserRaise as raised:
+        if not isinstance(raised.value, TypeError):
+            raise
+        return NotImplemented
+
+
+@ROWS.rule(str.join)
+def _join(vm: Interpreter, separator: Any, items: Any) -> Any:
+    if type(items) not in (list, tuple):
+        items = vm.listed(iterated(vm, items, lambda: separator.join(0)))
+    late = any(type(item) is Text for item in items)
+    return late_text(vm, str.join, (separator, items), {}) if late else vm.native(str.join, separator, items)
+
+
+@ROWS.rule(bytes.join)
+def _join_bytes(vm: Interpreter, separator: Any, items: Any) -> Any:
+    if type(items) not in (list, tuple):
+        items = vm.listed(iterated(vm, items, lambda: separator.join(0)))
+    check_visible(vm, (items,), "join()")
+    return vm.native(bytes.join, separator, items)
 
 
 @ROWS.rule(operator.concat)

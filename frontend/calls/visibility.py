@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import GraphBreak
 from ..graph.dynamic import concrete
+from ..graph.sym_nodes import has_symbol
 from ..guards.sameness import indistinguishable
 from ..guards.source import Const
 from ..state import Interpreter
@@ -222,15 +223,21 @@ def check_keys(vm: Interpreter, values: Any) -> None:
             check_key(vm, value)
 
 
-def keys_in(vm: Interpreter, values: Any) -> Any:
-    """`values`; where C code takes them for keys one by one from an iterator, each is checked when it comes."""
-    return _checked(vm, values) if hasattr(type(values), "__next__") else values
+def keys_in(vm: Interpreter, values: Any, pairs: bool) -> Any:
+    """`values`; where C code takes them for keys, or for pairs with keys, one by one from an iterator, each is checked when it comes."""
+    return _checked(vm, values, pairs) if hasattr(type(values), "__next__") else values
 
 
-def _checked(vm: Interpreter, values: Iterator[Any]) -> Iterator[Any]:
+def _checked(vm: Interpreter, values: Iterator[Any], pairs: bool) -> Iterator[Any]:
+    """What an iterator gives can be had once: symbols in keys become numbers before C code asks for their hashes."""
     for item in values:
         _check_pair(vm, item)
-        yield item
+        if not pairs:
+            yield concrete(item) if has_symbol(item) else item
+        elif isinstance(item, tuple | list) and len(item) == 2 and has_symbol(item[0]):
+            yield concrete(item[0]), item[1]
+        else:
+            yield item
 
 
 def _check_pair(vm: Interpreter, item: Any) -> None:

@@ -48,7 +48,8 @@ def is_written_in_python(value: Any, *names: str) -> bool:
 def answered(vm: Interpreter, function: Any, value: Any, special: str, result: Any, *args: Any) -> Any:
     """What the built-in `function` makes of what a special method of `value` has returned: refused, or made plain, as in CPython."""
     kind = type(result)
-    if kind in _ANSWERS.get(function, ()) and not (function is len and kind is int and not 0 <= result <= sys.maxsize):
+    counts = function in (len, operator.length_hint)
+    if kind in _ANSWERS.get(function, ()) and (not counts or _is_count(vm, result)):
         return result
     if function is float and kind is torch.SymInt:
         return torch.sym_float(result)
@@ -64,9 +65,14 @@ def answered(vm: Interpreter, function: Any, value: Any, special: str, result: A
     return vm.native(function, stands_for, *args)
 
 
+def _is_count(vm: Interpreter, result: Any) -> bool:
+    """Whether an int, or a symbol for one, is a number of items."""
+    return vm.truth(result >= 0) and (type(result) is torch.SymInt or result <= sys.maxsize)
+
+
 # The types of results that built-ins return as they are.
 _ANSWERS: dict[Any, tuple[type, ...]] = {
-    **dict.fromkeys((int, operator.index, len), (int, torch.SymInt)),
+    **dict.fromkeys((int, operator.index, len, operator.length_hint), (int, torch.SymInt)),
     **dict.fromkeys((str, repr, format), (str,)),
     float: (float, torch.SymFloat),
     complex: (complex,),

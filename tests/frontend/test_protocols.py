@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import check
+from harness import check, compiled
 from torch import Tensor
 
 X = torch.ones(2)
@@ -92,6 +92,97 @@ def room_for_items(x: Tensor) -> Any:
     takes += (lambda v: [*v], lambda v: [0].extend(v), lambda v: (lambda *a: a)(*v))
     answers = (5, -1, "a", NotImplemented, TypeError("t"), ValueError("v"))
     return x, [str(said(functools.partial(take, Hints(a)))[0]) for a in answers for take in takes], asked
+
+
+ITERATED: tuple[Callable[[Any], Any], ...] = (
+    *("".join, b"".join, sum, sorted, tuple, list, set, dict, max, any, deque),
+    *(
+        lambda v: [].extend(v),
+        lambda v: {}.update(v),
+        lambda v: set().update(v),
+        lambda v: list(zip([1], v)),
+        lambda v: list(map(str, v)),
+        lambda v: list(enumerate(v)),
+        dict.fromkeys,
+        reversed,
+    ),
+    *(lambda v: [*v], lambda v: {*v}, lambda v: functools.reduce(max, v), lambda v: list(itertools.islice(v, 1))),
+    *(iter, operator.length_hint, lambda v: operator.length_hint(v, 9), lambda v: {1}.union(v)),
+)
+
+
+def room_by_length(x: Tensor) -> Any:
+    """Who asks for a length, whose, and what becomes of an error in the answer."""
+    asked: list[Any] = []
+
+    class Counted:
+        def __init__(self, length: Any, hint: Any = 3) -> None:
+            self.length, self.hint = length, hint
+
+        def __iter__(self) -> Any:
+            asked.append("iter")
+            return Steps()
+
+        def __len__(self) -> Any:
+            asked.append("len")
+            if isinstance(self.length, Exception):
+                raise self.length
+            return self.length
+
+        def __length_hint__(self) -> Any:
+            asked.append("hint")
+            return self.hint
+
+    class Steps:
+        left = 2
+
+        def __iter__(self) -> Any:
+            asked.append("its own")
+            return self
+
+        def __next__(self) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise StopIteration
+            return str(self.left)
+
+        def __length_hint__(self) -> Any:
+            asked.append("hint of steps")
+            return 2
+
+    found = []
+    for made in (
+        *(lambda: Counted(2), lambda: Counted(-1), lambda: Counted(ValueError("v")), Steps),
+        *(lambda: Counted(TypeError("t")), lambda: Counted("s", -1), lambda: Counted(None, "s")),
+    ):
+        for take in ITERATED:
+            result = said(lambda: take(made()))[0]  # noqa: B023
+            found.append(type(result) if hasattr(result, "__next__") else repr(result))
+    return x, found, asked
+
+
+def refused_iterables(x: Tensor) -> Any:
+    class Refuses:
+        def __iter__(self) -> Any:
+            raise TypeError("mine")
+
+    class Wrong:
+        def __iter__(self) -> Any:
+            return 5
+
+    class Fails:
+        def __iter__(self) -> Any:
+            raise ValueError("mine")
+
+    kinds: tuple[Any, ...] = (lambda: 1, lambda: None, lambda: 1.5, lambda: len, Refuses, Wrong, Fails)
+    return x, [repr(said(lambda: take(made()))[0]) for made in kinds for take in ITERATED]  # noqa: B023
+
+
+def symbols_as_keys(x: Tensor, n: int) -> Any:
+    """A number that may change is a key once it comes from an iterator; beside a key it stays what it is."""
+    both = (n, n + 1)
+    keys = set(i for i in both), dict.fromkeys(iter(both)), {*iter(both)}, frozenset((i, n) for i in both)
+    return x * n, keys, dict((i, i) for i in both), {}.fromkeys(map(abs, both)), {1}.union(iter(both))
 
 
 def items_in_turn(x: Tensor) -> Any:
@@ -246,10 +337,18 @@ def enumerations(x: Tensor) -> Any:
 
 PROGRAMS = (
     *(supers, room_for_items, items_in_turn, class_methods_around_descriptors, attributes_of_containers, hashes),
-    enumerations,
+    *(enumerations, room_by_length, refused_iterables),
 )
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_in_one_graph(program: Callable[..., Any]) -> None:
     check(program, X)
+
+
+def test_symbols_as_keys() -> None:
+    function, log = compiled(symbols_as_keys)
+    for n in (3, 5, 6, 0):
+        got, want = function(X, n), symbols_as_keys(X, n)
+        assert torch.equal(got[0], want[0]) and repr(got[1:]) == repr(want[1:])
+    assert not log.breaks
