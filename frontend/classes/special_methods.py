@@ -60,7 +60,8 @@ class SpecialMethods:
         self.standing: list[tuple[type, str, Any]] = []
         self.depth = 0
         self.keys: dict[type, tuple[Any, tuple[Any, ...]]] = {}
-        self._made: dict[tuple[type, str, int], tuple[Any, Any]] = {}
+        # By class: its names among SPECIAL, its own methods.
+        self._made: dict[type, tuple[set[str], list[tuple[str, Any, Any]]]] = {}
         self._given: tuple[Any, ...] = ()
         self._error: CaptureError | None = None
         self._thread = threading.get_ident()
@@ -138,7 +139,7 @@ class SpecialMethods:
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of C's; what it calls of the program is interpreted."""
-        if self.standing:
+        if self.standing or not self.owners or _is_plain(function, args, kwargs):
             return self._call(function, args, kwargs)
         before, self._given = self._given, (*args, *kwargs.values(), getattr(function, "__self__", None))
         self.put()
@@ -177,15 +178,29 @@ class SpecialMethods:
             self._put(owner)
 
     def _put(self, owner: type) -> None:
-        for name in owner.__dict__.keys() & SPECIAL:
-            raw = owner.__dict__[name]
-            if not self._is_own(raw):
-                continue
-            made = self._made.get((owner, name, id(raw)))
-            if made is None:
-                made = self._made[owner, name, id(raw)] = raw, _stand_in(self, owner, name, raw)
-            type.__setattr__(owner, name, made[1])
+        for name, raw, stand_in in self._methods(owner):
+            type.__setattr__(owner, name, stand_in)
             self.standing.append((owner, name, raw))
+
+    def _methods(self, owner: type) -> list[tuple[str, Any, Any]]:
+        """The methods that a class defines now, by name, with their stand-ins."""
+        held = owner.__dict__
+        names, (seen, known) = held.keys() & SPECIAL, self._made.get(owner, (set(), []))
+        if seen == names and names:
+            for name, raw, _ in known:
+                if held[name] is not raw:
+                    break
+            else:
+                return known
+        before = {id(raw): (name, raw, stand_in) for name, raw, stand_in in known}
+        found: list[tuple[str, Any, Any]] = []
+        for name in names:
+            raw = held[name]
+            if self._is_own(raw):
+                same = before.get(id(raw))
+                found.append(same if same and same[0] == name else (name, raw, _stand_in(self, owner, name, raw)))
+        self._made[owner] = names, found
+        return found
 
     def leave(self) -> None:
         """Have the methods in their places."""
@@ -211,6 +226,15 @@ class SpecialMethods:
                 self.put()
 
 
+def _is_plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is given nothing that could be, or hold, an instance of a class of the program's; or takes an item of a plain iterator."""
+    if function is next and len(args) == 1 and type(args[0]) in _ITERATORS:
+        return True
+    if kwargs or type(getattr(function, "__self__", None)) not in _PLAIN:
+        return False
+    return all(type(value) in _PLAIN for value in args)
+
+
 def _plain(name: str, result: Any) -> Any:
     """A result that C code takes for a number, as the number that it is."""
     if name == "__hash__" and type(result) is Identity:
@@ -221,6 +245,10 @@ def _plain(name: str, result: Any) -> Any:
 
 
 _NUMBERS = frozenset("__hash__ __len__ __length_hint__ __index__ __int__ __float__ __bool__".split())  # noqa: SIM905
+_PLAIN = frozenset(
+    [type(None), bool, int, float, complex, str, bytes, range, types.ModuleType, torch.dtype, torch.device, torch.Size]
+)
+_ITERATORS = frozenset(map(type, (iter(()), iter([]), iter(range(0)), iter(""))))
 _FRONTEND = __name__.rsplit(".", 2)[0]
 
 
