@@ -6,7 +6,7 @@
 program: a playback that holds a loop is waited for in Python, so that Ctrl-C ends a loop that would never end (`Interruptible`).
 
 What a node may hold is the driver's to say (12.4 and later: kernels, copies, fills and further nodes); where it refuses, the program is not
-recorded, and its loops are the host's. What the host reads inside of a body cannot be recorded: `targets/host/host.py` says so beforehand.
+recorded, and its loops are the host's. What the host reads inside of a body cannot be recorded: `recordable.why_not` says so beforehand.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ..torch_private import storage_address
 
 Body = Callable[..., Sequence[Tensor]]
 
-# CUDA's names: a node's type, its two kinds, how a handle begins, a capture's mode, what an event says that has not come yet.
-CONDITIONAL, IF, WHILE, ASSIGN_DEFAULT, THREAD_LOCAL, NOT_READY = 13, 0, 1, 1, 1, 600
+# CUDA's names: a node's type, its two kinds, how a handle begins, a capture's mode.
+CONDITIONAL, IF, WHILE, ASSIGN_DEFAULT, THREAD_LOCAL = 13, 0, 1, 1, 1
 SET_DEPENDENCIES = 1
 SPIN = 2e-3  # seconds for which a playback is asked again and again whether it has ended
 PAUSE = 5e-5  # seconds between two questions behind that
