@@ -10,16 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..ir.dialects import buffer, loop
-from ..ir.symbols import Dim, substitute, symbol
-from ..ir.syntax import line_of
-from ..ir.types import RefType
+from xdsl.dialects.builtin import ModuleOp
+
+from ..ir.dialects import prim
 from ..targets.build.program import Program
-from ..targets.cpp.call_kernels import call_kernel, has_kernel
 from ..targets.measure.limits import Limits
 from ..targets.run.timed import NotTimed, device_of, symbol_values, time_steps
-from .call_facts import CallFacts, call_facts
-from .kernel_facts import KernelFacts, facts_of
+from .cost import works
 
 
 @dataclass(frozen=True)
@@ -124,34 +121,17 @@ def measure(program: Program, args: Sequence[Any], folder: Path | None = None) -
         return Times(limits.name, reason=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     if not timed:
         return Times(limits.name)
-    module = timed[0].op.parent_op().parent_op()  # type: ignore[union-attr]
-    kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}  # type: ignore[union-attr]
-    values = {symbol(name): n for name, n in symbol_values(timed[0].op.parent_op(), args).items()}  # type: ignore[arg-type]
-
-    def number(value: Dim) -> int:
-        return int(substitute(value, values))
-
-    facts: dict[str, KernelFacts] = {}
+    main = timed[0].op.parent_op()
+    assert isinstance(main, prim.Func)
+    module = main.parent_op()
+    assert isinstance(module, ModuleOp)
     steps, products = dict[Any, StepInfo](), dict[str, float]()
-    for step in timed:
-        if isinstance(step.op, buffer.Launch):
-            kernel = kernels[step.op["kernel"]]
-            known = facts.setdefault(step.op["kernel"], facts_of(kernel))
-            wanted = CallFacts(known.read, known.written, known.products, known.product_type)
-            operations = number(known.operations) + number(known.products)
-            name, lines = step.op["kernel"], tuple(kernel.get("lines", ()))
-        else:
-            assert isinstance(step.op, buffer.Extern | buffer.Contract | buffer.Copy)
-            wanted = call_facts(step.op)
-            operations = number(wanted.products)
-            name, lines = _call_name(step.op, number), ()
-        lines = lines or tuple(filter(None, [line_of(step.op)]))
-        moved = number(wanted.read) + number(wanted.written)
-        least = {"copy": moved / limits.copies()} if limits.copies() else {}
-        if wanted.dtype is not None and (rate := limits.products(wanted.dtype.torch)):
-            products[str(wanted.dtype.torch).removeprefix("torch.")] = rate
-            least["product"] = number(wanted.products) / rate
-        _add(steps, StepInfo(name, lines, 1, step.seconds, moved, operations), least)
+    for step, work in zip(timed, works(module, symbol_values(main, args)), strict=True):
+        rate = limits.products(work.dtype) if work.dtype is not None else 0.0
+        if rate:
+            products[str(work.dtype).removeprefix("torch.")] = rate
+        info = StepInfo(work.name, work.lines, 1, step.seconds, work.bytes, work.operations)
+        _add(steps, info, work.least(limits.copies(), rate))
     whole = [replace(s, bytes=s.calls * s.bytes, operations=s.calls * s.operations) for s in steps.values()]
     found = sorted(whole, key=lambda s: -s.seconds)
     return Times(limits.name, tuple(found), limits.copies(), tuple(sorted(products.items())))
@@ -170,19 +150,6 @@ def _add(steps: dict[Any, StepInfo], step: StepInfo, least: dict[str, float]) ->
         lines = tuple(dict.fromkeys([*before.lines, *step.lines]))
         step = replace(step, lines=lines, calls=before.calls + 1, seconds=seconds)
     steps[key] = replace(step, limit=limit, share=share)
-
-
-def _call_name(op: buffer.Extern | buffer.Contract | buffer.Copy, number: Callable[[Dim], int]) -> str:
-    """`aten.mm 32x64 64x16`; of a kernel of our own its name."""
-    if isinstance(op, buffer.Copy):
-        target, operands = "copy into an argument", list(op.operands[:1])
-    elif has_kernel(op):
-        return call_kernel(op).name
-    else:
-        target, operands = str(op["target"]).removesuffix(".default"), list(op.operands)
-    sizes = ["x".join(str(number(n)) for n in v.type.shape) for v in operands if isinstance(v.type, RefType)]
-    shown = " ".join(size or "1" for size in sizes[:3])
-    return f"{target} {shown}{' ...' if len(sizes) > 3 else ''}".rstrip()
 
 
 # ---- as text --------------------------------------------------------------------------------------------------------

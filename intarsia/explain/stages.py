@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch.fx import GraphModule
 from xdsl.dialects.builtin import ModuleOp
 
@@ -19,10 +20,12 @@ from ..config import Config
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
 from ..frontend.functional.spec import FunctionalGraph
 from ..frontend.functional.trace import functionalize
-from ..graph_compiler import machine, pipeline_of
+from ..graph_compiler import machine, open_cache, pipeline_of
 from ..ir.fx.importer import import_fx
+from ..ir.interpreter.loops import main_function
+from ..ir.interpreter.run import run_user
 from ..ir.retarget import retarget
-from ..ir.text import print_module
+from ..ir.text import parse_module, print_module
 from ..linear_losses import without_logits
 from ..passes.core.base import LEVELS
 from ..passes.core.context import CompileContext, Diagnostics, Remark
@@ -31,9 +34,13 @@ from ..passes.pipeline import is_for_gpu
 from ..targets.build.program import Generated, generate
 from ..targets.build.toolchain import find_toolchain
 from ..targets.host.library import Library
+from ..targets.measure.limits import Limits
 from ..targets.triton.compile import Binary
 from ..targets.triton.device import capability, triton_version
 from ..targets.triton.program import compile_kernels
+from .cost import Cost, Work, cost_of, works
+from .plan import MemoryPlan, memory_plan
+from .staged_text import StagedKernel, difference, kernels_of, page, summary
 
 GPUS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950")
 TARGETS = ("cpp", "triton", *(f"triton:{gpu}" for gpu in GPUS))
@@ -43,9 +50,9 @@ class _Received(Exception):
     """Ends a call when the graph's inputs are known."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Lowered:
-    """A function on its way down, for the arguments it was lowered with.
+    """A function on its way down, for the arguments it was lowered with. `print` shows a summary, a notebook the stages to unfold.
 
     Attributes:
         target: what code is made for: "cpp", or a GPU as in "triton:sm_90".
@@ -66,8 +73,21 @@ class Lowered:
     target: str
     _levels: dict[str, str]
     _generated: Generated
-    _compile: Callable[[], Any] = field(repr=False)
-    _capture: Capture = field(repr=False)
+    _compile: Callable[[], Any]
+    _capture: Capture
+    _tree: pytree.TreeSpec
+    _grad: bool  # whether gradients were on when it was captured
+
+    def __repr__(self) -> str:
+        return summary(self)
+
+    def _repr_html_(self) -> str:
+        return page(self)
+
+    @property
+    def levels(self) -> list[str]:
+        """The levels that it has come through."""
+        return list(self._levels)
 
     def ir(self, level: str = "buffer") -> str:
         """The IR's text at the end of a level: "aten", "prim", "kernel", "loop" or "buffer"; or after a pass, by its name.
@@ -92,14 +112,95 @@ class Lowered:
             received.append(list(values))
             raise _Received
 
-        miss = object()
-        entry = self._capture.compile_entry(graph, miss)
-        bound = self._capture.parameters.bind(args, kwargs)
         try:
-            entry(*bound.values())
+            self._call(graph, args, kwargs)
         except _Received:
             return received[0]
-        raise ValueError(f"the guards do not hold for these arguments: {self._capture.guards.explain(bound)}")
+        raise AssertionError("the entry of a captured function did not call its graph")
+
+    def run(self, level: str, *args: Any, **kwargs: Any) -> Any:
+        """What the function gives when the reference interpreter runs the module of a level, or behind a pass, instead of compiled code.
+
+        Raises:
+            ValueError: no such level or pass, or the guards do not hold for these arguments.
+            InterpreterError: the module is wrong.
+        """
+        module = parse_module(self.ir(level))
+
+        def graph(*values: Any) -> Any:
+            return pytree.tree_unflatten(run_user(module, [*values, *self.constants]), self._tree)
+
+        return self._call(graph, args, kwargs)
+
+    def _call(self, graph: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the captured function with another graph in the place of its own.
+
+        Raises:
+            ValueError: the guards do not hold for these arguments.
+        """
+        miss = object()
+        with torch.set_grad_enabled(self._grad):
+            bound = self._capture.parameters.bind(args, kwargs)
+            found = self._capture.compile_entry(graph, miss)(*bound.values())
+            if found is miss:
+                raise ValueError(f"the guards do not hold for these arguments: {self._capture.guards.explain(bound)}")
+        return found
+
+    def sizes(self, **sizes: int) -> dict[str, int]:
+        """The symbols of sizes that may change: as in the arguments that it was lowered with, or as given here."""
+        func = main_function(self._module)
+        known = {str(name): int(value) for name, value in func.get("size_hints", ())}
+        if unknown := [name for name in sizes if name not in known]:
+            raise ValueError(_unknown("size", unknown[0], list(known)))
+        return known | sizes
+
+    @property
+    def _module(self) -> ModuleOp:
+        return parse_module(self.ir("buffer"))
+
+    def works(self, **sizes: int) -> list[Work]:
+        """The steps of the program, in order, with the bytes and operations of each."""
+        return list(works(self._module, self.sizes(**sizes)))
+
+    @property
+    def kernels(self) -> tuple[StagedKernel, ...]:
+        """The generated kernels, with their texts and what a launch of each has to do."""
+        return kernels_of(self.ir("buffer"), self._generated, self.works())
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Which value lies where, from which step to which."""
+        return memory_plan(self._module, self.sizes())
+
+    def cost_analysis(self, limits: Mapping[str, float] | None = None, **sizes: int) -> Cost:
+        """Bytes, operations, memory in use at once, and the least time at the limits of the machine.
+
+        Args:
+            limits: bytes a second of large copies ("copy") and operations a second of products of matrices by type ("float32" ...). Left
+                out: those of this processor, measured once (about a second); of a GPU none, and the time is not known.
+            sizes: what symbols of sizes are; left out, as in the call that it was lowered with.
+        """
+        if limits is None and self.target == "cpp":
+            config = Config.from_environment()
+            known: Limits | Mapping[str, float] | None = Limits(
+                "cpu", open_cache(config).root if config.cache else None
+            )
+        else:
+            known = limits
+        found = self.sizes(**sizes)
+        return cost_of(self._module, found, memory_plan(self._module, found).peak, known)
+
+    def diff(self, other: Lowered, stage: str | None = None) -> str:
+        """Where this and another lowered function part, as a unified difference: of the first stage at which they do, or of the one named.
+
+        Raises:
+            ValueError: one of them has no such stage.
+        """
+        return difference(self._texts, other._texts, stage)
+
+    @property
+    def _texts(self) -> dict[str, str]:
+        return self.stages | {"triton": self.triton(), "cpp": self.source(), "host": self.host()}
 
     def source(self) -> str:
         """The generated C++; for a GPU the launches of its kernels."""
@@ -201,17 +302,17 @@ def gpu_target(target: str) -> str:
     return capability(torch.cuda.current_device())
 
 
-def _traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Capture, FunctionalGraph]:
-    """The function as a graph for inference; one that calls backward itself raises without gradients, and is captured with them."""
+def _traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Capture, FunctionalGraph, bool]:
+    """The function as a graph for inference; one that calls backward itself raises without gradients, and is captured with them, and True."""
     try:
         with torch.no_grad():
             captured = capture(fn, args, kwargs, compiling=True)
-            return captured, functionalize(captured.graph_module, captured.example_inputs)
+            return captured, functionalize(captured.graph_module, captured.example_inputs), False
     except ProgramRaised:
         if not torch.is_grad_enabled():
             raise
     captured = capture(fn, args, kwargs, compiling=True)
-    return captured, functionalize(captured.graph_module, captured.example_inputs)
+    return captured, functionalize(captured.graph_module, captured.example_inputs), True
 
 
 def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
@@ -234,7 +335,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
     check_function(fn, "lower")
     gpu = gpu_target(target)
     config = Config.from_environment()
-    captured, functional = _traced(fn, args, kwargs)
+    captured, functional, grad = _traced(fn, args, kwargs)
     without_logits(functional.graph_module, config)
     imported = import_fx(functional)
     module = imported.module
@@ -271,6 +372,8 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
         _generated=generated,
         _compile=(lambda: _compile_for(fn, generated, gpu)) if gpu else lambda: compile(fn),
         _capture=captured,
+        _tree=functional.output_tree,
+        _grad=grad,
     )
 
 
