@@ -1,4 +1,4 @@
-"""CPython's own tests of the language under capture: `python benchmarks/language.py [--only NAMES] [--most N] [--save PATH]`.
+"""CPython's own tests of the language under capture: `python benchmarks/language.py [--only NAMES] [--most N] [--seed N] [--save PATH]`.
 
 Each test function of the running interpreter's `test` package is called inside a compiled function, with tensors around it (`x + 1` before, `* 2`
 behind). A row says of a module how many tests eager passes, how many of these are captured without a break, how many do the same as in eager, how
@@ -141,7 +141,7 @@ def as_it_is(gm: torch.fx.GraphModule, _: Any) -> Any:
 as_it_is.takes_floats = as_it_is.takes_gradients = True  # type: ignore[attr-defined]  # as Intarsia's own
 
 
-def run_module(name: str, most: int, first: int) -> None:
+def run_module(name: str, most: int, seed: int, first: int) -> None:
     """Print one line of JSON for each test from the place `first` on."""
     from intarsia.frontend.runtime.callable import compile_callable
 
@@ -149,7 +149,7 @@ def run_module(name: str, most: int, first: int) -> None:
     sys.setrecursionlimit(2000)
     module = importlib.import_module(f"test.test_{name}")
     tests = tests_of(module)
-    chosen = tests if len(tests) <= most else random.Random(0).sample(tests, most)
+    chosen = tests if len(tests) <= most else random.Random(seed).sample(tests, most)
     print(json.dumps({"all": len(tests), "chosen": len(chosen)}), flush=True)
     getattr(module, "setUpModule", lambda: None)()
     classes: set[type] = set()
@@ -169,13 +169,14 @@ def run_module(name: str, most: int, first: int) -> None:
         print(json.dumps({"test": test.id(), "eager": eager, "ours": ours, "reasons": told.reasons}), flush=True)
 
 
-def measure(name: str, most: int) -> dict[str, Any]:
+def measure(name: str, most: int, seed: int) -> dict[str, Any]:
     """The rows of one module; a process that dies costs the test at which it was."""
     rows: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     first = said = ""
     for _ in range(STOPS):
-        command = [sys.executable, __file__, "--worker", name, "--most", str(most), "--first", first or "0"]
+        command = [sys.executable, __file__, "--worker", name, "--most", str(most), "--seed", str(seed)]
+        command += ["--first", first or "0"]
         done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             text, errors = done.communicate(timeout=5 * SECONDS + min(most, 500) * 2)
@@ -261,18 +262,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="modules, without 'test_', separated by commas")
     parser.add_argument("--most", type=int, default=10_000, help="tests of one module, chosen at random if it has more")
+    parser.add_argument("--seed", type=int, default=0, help="which ones are chosen")
     parser.add_argument("--side-by-side", type=int, default=1, help="modules at a time")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--worker", default="")
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
     if options.worker:
-        run_module(options.worker, options.most, options.first)
+        run_module(options.worker, options.most, options.seed, options.first)
         return
     found: list[dict[str, Any]] = []
 
     def one(name: str) -> None:
-        found.append(measure(name, options.most))
+        found.append(measure(name, options.most, options.seed))
         print(name, found[-1].get("missing") or counts(found[-1]), file=sys.stderr, flush=True)
 
     names = [n for n in options.only.split(",") if n] or MODULES

@@ -89,37 +89,33 @@ def _sort(vm: Interpreter, items: list[Any], *given: Any, key: Any = None, rever
 
 def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
     def apply(vm: Interpreter, *args: Any, key: Any = None, **default: Any) -> Any:
-        if not args:
-            vm.native(function)  # which says so
-        iterator, items, keys = vm.iterate(args if len(args) > 1 else args[0]), list[Any](), list[Any]()
-        while (step := vm.advance(iterator))[0]:
-            items.append(step[1])
-            keys.append(step[1] if key is None else vm.call(key, (step[1],), {}))
-        if not items:
+        """Each item is compared with the best before the next one is taken: both may run code of the program's."""
+        if not args or len(args) > 1 and default or default.keys() - {"default"}:
+            vm.native(function, *args[:2], **default)  # which says so
+        iterator = vm.iterate(args if len(args) > 1 else args[0])
+        more, best = vm.advance(iterator)
+        if not more:
             return vm.native(function, [], **default)
-        if all(map(is_constant, keys)):
-            return items[vm.native(function, range(len(items)), key=keys.__getitem__)]
-        late = vm.dynamic.extreme(keys, function is max) if key is None else None
-        if late is not None:
-            return late
-        if key is None and all(isinstance(item, Tensor) for item in items):
-            return _extreme_tensor(vm, items, symbol)
-        best = 0
-        for i in range(1, len(items)):
-            if vm.truth(operators.compare(vm, symbol, keys[i], keys[best])):
-                best = i
-        return items[best]
+        least = best if key is None else vm.call(key, (best,), {})
+        while (step := vm.advance(iterator))[0]:
+            item, value = step[1], step[1] if key is None else vm.call(key, (step[1],), {})
+            if key is None and (either := _either(vm, function is max, symbol, best, item)) is not None:
+                best = least = either
+            elif vm.truth(operators.compare(vm, symbol, value, least)):
+                best, least = item, value
+        return best
 
     return apply
 
 
-def _extreme_tensor(vm: Interpreter, items: list[Tensor], symbol: str) -> Tensor:
-    best = items[0]
-    for item in items[1:]:
-        found = operators.compare(vm, symbol, item, best)
-        truth = vm.decision(found, EITHER)
-        best = vm.branches.either(vm, found, item, best) if truth is None else item if truth else best
-    return best
+def _either(vm: Interpreter, larger: bool, symbol: str, best: Any, item: Any) -> Any:
+    """The larger or smaller of two numbers or tensors whose values are not known yet; None where that is to be compared."""
+    late = vm.dynamic.extreme([best, item], larger)
+    if late is not None or not isinstance(best, Tensor) or not isinstance(item, Tensor):
+        return late
+    found = operators.compare(vm, symbol, item, best)
+    truth = vm.decision(found, EITHER)
+    return vm.branches.either(vm, found, item, best) if truth is None else item if truth else best
 
 
 ROWS.rule(max)(_extreme(max, ">"))

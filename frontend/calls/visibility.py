@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import math
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +23,9 @@ from torch import Tensor, nn
 from ..errors import GraphBreak
 from ..graph.dynamic import concrete
 from ..graph.sym_nodes import has_symbol
+from ..guards.nans import is_nan
 from ..guards.sameness import indistinguishable
-from ..guards.source import Const
+from ..guards.source import Computed, Const, Fetch
 from ..state import Interpreter
 from ..values.constant import is_constant, is_single
 from ..values.container import compares_fields
@@ -86,6 +88,8 @@ def _kinds_in(vm: Interpreter, values: Any, who: str, kinds: dict[type, None], d
         kind = type(value)
         if kind in _SEEN or is_constant(value):
             continue
+        if kind is torch.SymFloat and depth:
+            _is_no_nan(vm, value)  # C code may look for it by identity
         items = _items_of(vm, value)
         if items is not None:
             if depth < _DEPTH:
@@ -147,12 +151,33 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
     for value, other in ((left, right), (right, left)):
         if type(value) is torch.SymFloat and isinstance(other, torch.Tensor | torch.SymFloat):
             vm.dynamic.check_type(value)
+    if torch.SymFloat in (type(left), type(right)):
+        return _is_same_float(vm, left, right)
     a, b = vm.user.by_value.get(id(left)), vm.user.by_value.get(id(right))
     if a is None or b is None or type(a.real) is not type(b.real):
         return False
     if not (isinstance(a.source, Const) and isinstance(b.source, Const)):
         vm.guards.add("other", a.source, b.source)
     return False
+
+
+def _is_same_float(vm: Interpreter, left: Any, right: Any) -> bool:
+    """Of floats of the caller's, which may be one object, and of NaNs equality does not say it."""
+    given = [vm.out.inputs.get(id(value)) for value in (left, right)]
+    sources = [info.source for info in given if info is not None and not isinstance(info.source, Computed)]
+    if len(sources) == 1 and (is_nan(left) or is_nan(right)):
+        _is_no_nan(vm, left if given[0] else right)
+    if len(sources) < 2:
+        return False
+    same = given[0].real is given[1].real  # type: ignore[union-attr]
+    vm.guards.add("alias" if same else "other", *sources)
+    return same
+
+
+def _is_no_nan(vm: Interpreter, value: Any) -> None:
+    info = vm.out.inputs.get(id(value))
+    if info is not None and not isinstance(info.source, Computed):
+        vm.guards.add("equals", Fetch(math.isnan, info.source), False)
 
 
 def check_operands(vm: Interpreter, values: Any, who: str) -> None:

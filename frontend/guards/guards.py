@@ -21,6 +21,7 @@ from torch import nn
 from ..errors import SourceLine, Unsupported
 from ..values.kinds import isinstance
 from .emitter import MISS, Emitter, MissIf, with_few_locals
+from .nans import Nans
 from .recompile_reason import Miss, first_miss, nothing, show
 from .sameness import indistinguishable, is_decided_by_equality, same_keys
 from .source import Arg, Const, Fetch, Source
@@ -211,6 +212,9 @@ _KINDS: dict[str, _Kind] = {
 }
 
 
+_EQUAL_THEMSELVES = frozenset([int, bool, str, type(None)])
+
+
 @dataclass
 class GuardSet:
     """All guards of one capture, in the order in which capture came to rely on them.
@@ -223,6 +227,7 @@ class GuardSet:
     extra: list[Any] = field(default_factory=list)
     where: Callable[[], Any] | None = field(default=None, repr=False)
     keep: Callable[[list[Guard]], Iterable[Any]] | None = field(default=None, repr=False)
+    _nans: Nans = field(default_factory=Nans, repr=False)
 
     def add(self, kind: str, source: Source, expected: Any = None) -> None:
         """Add one part; the same fact about the same source is kept once."""
@@ -230,6 +235,9 @@ class GuardSet:
         key = (kind, source, token)
         if key not in self.parts:
             self.parts[key] = Guard(kind, source, expected, self.where() if self.where is not None else None)
+            if kind == "keys" or kind == "equals" and type(expected) not in _EQUAL_THEMSELVES:
+                for relation in self._nans.relations(kind, source, expected):
+                    self.add(*relation)
 
     def sizes(self) -> Iterator[tuple[Source, tuple[int | None, ...]]]:
         """The sizes of each argument tensor that is checked; None where any size will do."""

@@ -56,8 +56,12 @@ def is_decided_by_equality(value: Any) -> bool:
 
 
 def same_keys(mapping: Any, keys: list[Any]) -> bool:
-    """Whether a mapping has these keys, in this order."""
-    return len(mapping) == len(keys) and all(map(indistinguishable, mapping, keys))
+    """Whether a mapping has these keys, in this order; one that does not equal itself is found by identity."""
+    return len(mapping) == len(keys) and all(map(_is_same_key, mapping, keys))
+
+
+def _is_same_key(a: Any, b: Any) -> bool:
+    return a is b or bool(a == b) and indistinguishable(a, b)
 
 
 def is_value_type(value: Any) -> bool:

@@ -182,6 +182,9 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     if not (is_constant(left) or is_constant(right)):
         if type(left) is type(right) and type(left) in (list, tuple):
             return _compare_sequences(vm, symbol, left, right)
+        if type(left) is type(right) is slice:
+            left, right = ((v.start, v.stop, v.step) for v in (left, right))
+            return _compare_sequences(vm, symbol, left, right)
         if type(left) is type(right) is dict and symbol in ("==", "!="):
             return _compare_dicts(vm, symbol, left, right)
         if isinstance(left, deque) and isinstance(right, deque):
@@ -194,11 +197,17 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
 
 
 def _compare_sequences(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
-    """A comparison of two lists or two tuples, item by item."""
+    """A comparison of two lists, two tuples or what two slices hold, item by item."""
     for x, y in zip(left, right, strict=False):
-        if x is not y and not vm.truth(compare(vm, "==", x, y)):
+        if not _is_found(vm, x, y):
             return symbol == "!=" if symbol in ("==", "!=") else compare(vm, symbol, x, y)
     return compare(vm, symbol, len(left), len(right))
+
+
+def _is_found(vm: Interpreter, x: Any, y: Any) -> bool:
+    """Whether two items are one object, or equal."""
+    same = x is y or torch.SymFloat in (type(x), type(y)) and is_same(vm, x, y)
+    return same or vm.truth(compare(vm, "==", x, y))
 
 
 def _compare_dicts(vm: Interpreter, symbol: str, left: dict[Any, Any], right: dict[Any, Any]) -> bool:
@@ -206,7 +215,7 @@ def _compare_dicts(vm: Interpreter, symbol: str, left: dict[Any, Any], right: di
     same = len(left) == len(right)
     if same:
         for key, value in left.items():
-            if key not in right or right[key] is not value and not vm.truth(compare(vm, "==", value, right[key])):
+            if key not in right or not _is_found(vm, value, right[key]):
                 same = False
                 break
     return same is (symbol == "==")

@@ -335,8 +335,55 @@ def enumerations(x: Tensor) -> Any:
     )
 
 
+def extremes(x: Tensor) -> Any:
+    """Each item is compared before the next one is taken, and what the program does in between is seen."""
+    log: list[Any] = []
+
+    class Ranked:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def __gt__(self, other: Any) -> Any:
+            log.append(("gt", self.rank, other.rank))
+            if self.rank == 9:
+                raise ValueError("nine")
+            return [1] if self.rank > other.rank else []
+
+        def __lt__(self, other: Any) -> Any:
+            log.append(("lt", self.rank, other.rank))
+            if len(grown) < 5:
+                grown.append(Ranked(-len(grown)))
+            return self.rank < other.rank
+
+    def taken(*ranks: int) -> Any:
+        for rank in ranks:
+            log.append(rank)
+            yield Ranked(rank)
+
+    def key(value: Ranked) -> tuple[int, int]:
+        log.append(("key", value.rank))
+        return value.rank % 3, value.rank
+
+    grown = [Ranked(2), Ranked(1)]
+    best = max(taken(1, 3, 2)).rank, min(taken(3, 1, 2)).rank, max(taken(1, 5, 3), key=key).rank, min(grown).rank
+    refused = said(
+        *(lambda: max(taken(1, 9, 3)), lambda: max(iter([1, "a", 2])), max, lambda: max([], key=key)),
+        *(lambda: max(1, 2, default=3), lambda: min([1], other=2)),  # type: ignore[call-overload]
+    )
+    tensors = max(t for t in (x.sum(), x.mean(), x.sum() - 1))
+    return x * best[0], best, refused, log, len(grown), max([], default=x), tensors, max((t, 1) for t in (2, 5))
+
+
 PROGRAMS = (
-    *(supers, room_for_items, items_in_turn, class_methods_around_descriptors, attributes_of_containers, hashes),
+    *(
+        extremes,
+        supers,
+        room_for_items,
+        items_in_turn,
+        class_methods_around_descriptors,
+        attributes_of_containers,
+        hashes,
+    ),
     *(enumerations, room_by_length, refused_iterables),
 )
 
