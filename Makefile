@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, found " + sys.version.split()[0] + "; choose another with PYTHON=...")'
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(if $(TORCH),grep -vE '^(torch|triton)==' constraints.txt > $(PINS))
-	$(PY) -m pip install -q -c $(PINS) $(BESIDE) $(WANTED) -e '.[test]'
+	$(PY) -m pip install -q -c $(PINS) $(BESIDE) $(WANTED) -e '.[test,docs]'
 	$(PY) -m pip install -q --no-deps -c $(PINS) $(ALONE)
 	$(PY) benchmarks/torchvision_stub.py
 	@touch $(STAMP)
@@ -80,9 +80,10 @@ size:  ## lines per room and per file
 	  END { for (room in rooms) printf "%7d  %s/ (%d files)\n", rooms[room], room, count[room]; printf "%7d  in all\n\n", all; \
 	        for (room in rooms) if (room != "tests") printf "%s", files[room] }'
 
-docs: $(STAMP)  ## make anew what the documentation takes from the code
+docs: $(STAMP)  ## make anew what the documentation takes from the code, then the site in build/site
 	$(PY) -m intarsia.ir.document docs/ir.md
 	$(PY) docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
 
 clean:  ## remove what was made, but not the virtual environment
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -93,7 +93,8 @@ def check(
 
     Args:
         fn: a function, method or module. State of a module advances as after `calls` calls; the arguments are left alone.
-        args, kwargs: its arguments: tensors, and any nesting of containers, dataclasses and modules.
+        args: its arguments: tensors, and any nesting of containers, dataclasses and modules.
+        kwargs: those by name, likewise.
         compiled: what to compare; default: `intarsia.compile(fn, fullgraph=True)`.
         tol: tolerance; default: 1e-4, in half types 1e-3, in float64 1e-5.
         calls: how often it is called: the second call takes the path of compiled code that is already there.

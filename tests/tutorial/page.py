@@ -1,6 +1,6 @@
 """A page of documentation as a program: its Python blocks in order, and beside each the output that the page shows.
 
-`python tests/tutorial/page.py docs/tutorial.md --write` runs the page and puts what it printed into its output blocks.
+`python tests/tutorial/page.py docs/tutorial.md --write` runs a page and puts what it printed into its output blocks.
 """
 
 from __future__ import annotations
@@ -81,24 +81,26 @@ def prepare() -> None:
 
 
 def main() -> None:
-    """Run a page: print its outputs as JSON, or write them into the page."""
+    """Run pages, each in a namespace of its own: print their outputs as JSON, by page, or write them into the pages."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("page", type=Path)
-    parser.add_argument("--write", action="store_true", help="put the outputs into the page")
+    parser.add_argument("pages", type=Path, nargs="+")
+    parser.add_argument("--write", action="store_true", help="put the outputs into the pages")
     options = parser.parse_args()
-    page, file = options.page.read_text(), options.page.resolve()
+    files = [page.resolve() for page in options.pages]
     if options.write:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    start = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["INTARSIA_CACHE_DIR"] = f"{folder}/cache"
         prepare()
         os.chdir(folder)
         try:
-            outputs = list(printed(page))
+            outputs = {str(file): list(printed(file.read_text())) for file in files}
         finally:
-            os.chdir(file.parent)
+            os.chdir(start)
     if options.write:
-        file.write_text(with_outputs(page, outputs))
+        for file in files:
+            file.write_text(with_outputs(file.read_text(), outputs[str(file)]))
     else:
         print(json.dumps(outputs))
 

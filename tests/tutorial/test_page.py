@@ -1,4 +1,4 @@
-"""The tutorial's own Python runs from top to bottom and prints what the page shows."""
+"""The Python of the pages that are meant to be tried runs from top to bottom and prints what each page shows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ import torch
 ROOT = Path(__file__).parents[2]
 WRONG = "the page shows something else; if the page is wrong: python tests/tutorial/page.py docs/tutorial.md --write"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
+SHORT = [ROOT / "docs" / f"{name}.md" for name in ("index", "start", "road", "tune", "graph-breaks")]
 
 
-def run(**settings):
-    """What each block of the tutorial prints, in a process of its own."""
+def run(*pages, **settings):
+    """What each block of the pages prints, all in one process."""
     settings = {
         "OMP_NUM_THREADS": "1",
         **settings,
     }
-    command = [sys.executable, page.__file__, str(TUTORIAL)]
+    command = [sys.executable, page.__file__, *map(str, pages)]
     done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0 and "intarsia: " not in done.stderr, done.stderr  # a call that cannot be compiled
-    return json.loads(done.stdout)
+    outputs = json.loads(done.stdout)
+    return [outputs[str(one)] for one in pages]
 
 
 def comparable(text):
@@ -37,18 +39,19 @@ def comparable(text):
     return re.sub(r"\b\d+(\.\d+)? m?s\b", "some s", text)
 
 
-def test_the_page_prints_what_it_shows():
-    outputs = run(CUDA_VISIBLE_DEVICES="")
-    blocks = page.blocks(TUTORIAL.read_text())
-    assert len(blocks) == len(outputs) > 20
-    for block, printed in zip(blocks, outputs, strict=True):
-        if block.shown is not None:
-            assert comparable(printed) == comparable(block.shown), WRONG
+@pytest.mark.parametrize("pages", [[TUTORIAL], SHORT], ids=["tutorial", "short pages"])
+def test_a_page_prints_what_it_shows(pages):
+    for file, outputs in zip(pages, run(*pages, CUDA_VISIBLE_DEVICES=""), strict=True):
+        blocks = page.blocks(file.read_text())
+        assert len(blocks) == len(outputs) > 0
+        for block, printed in zip(blocks, outputs, strict=True):
+            if block.shown is not None:
+                assert comparable(printed) == comparable(block.shown), f"{file.name}: {WRONG}"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_page_runs_on_a_gpu():
-    assert run()
+    assert run(TUTORIAL)
 
 
 def test_a_page_and_its_outputs():
