@@ -109,6 +109,7 @@ class Interpreter(Protocol):
     strict: bool
     methods: Any  # `classes.special_methods.SpecialMethods`
     called_back: int
+    under_way: int
     step: int
     out_size: int
     ranges: list[tuple[str, str | None]]
@@ -131,7 +132,7 @@ class Interpreter(Protocol):
     random: Any  # `modes.randomness.Generators`
     device: torch.device | None
     parameters: dict[int, bool]
-    caches: dict[int, dict[Any, Any]]
+    caches: dict[int, Any]  # `calls.library.Cache`, by the id of what stands for it
     current_error: BaseException | None
     outer_error: BaseException | None
     carried: Any  # what an exception says of its origin, while C code carries it

@@ -74,7 +74,8 @@ def split_point(vm: Interpreter) -> Suspended | Restart | None:
     if depth == 0:
         return None
     last = frames[depth - 1]
-    if depth == len(frames) and last.begun == vm.step and vm.out.size == vm.out_size:
+    untouched = last.begun == vm.step and vm.under_way != vm.step and vm.out.size == vm.out_size
+    if depth == len(frames) and untouched:
         return Suspended(tuple(frames))
     return Restart(last.begun)
 

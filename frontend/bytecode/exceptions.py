@@ -17,6 +17,7 @@ from ..state import Interpreter
 from ..values.kinds import HEAP_TYPE, isinstance
 from .frame import Frame
 from .instruction import per_code
+from .version import CLOSE_RUNS
 
 __all__ = [
     "add_entry",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 _NOTHING = (lambda: None).__code__
-_FRAME = (lambda: (yield)).__code__  # the frame of a generator that has not begun refers to no other frames
+_FRAME = (lambda: (yield)).__code__  # the frame of a generator that never began refers to no other frames
 _KINDS = 0x04 | 0x08  # *args, **kwargs
 
 
@@ -185,9 +186,11 @@ class Shown:
 
     def __init__(self, frame: Frame) -> None:
         self.code, self.globals, self.line = frame.code, frame.globals, frame.line
-        # The frame of a generator that has not begun is there as long as the generator.
-        self.waiting = types.FunctionType(_code_of(frame.code), {"__builtins__": {}, _SHOWN: self})()
-        self.frame: types.FrameType = self.waiting.gi_frame
+        waiting = types.FunctionType(_code_of(frame.code), {"__builtins__": {}, _SHOWN: self})()
+        self.frame: types.FrameType = waiting.gi_frame
+        # Else the generator goes at once, and its frame becomes an object of its own. In one circle both would be collected together, also
+        # where a traceback still holds the frame, which would lose the globals that it borrows of the generator's function.
+        self.waiting = waiting if CLOSE_RUNS else None
 
 
 _SHOWN = "<shown>"

@@ -251,7 +251,7 @@ class InterpretedGenerator:
         return (True, result) if more else self._resume(result, None, send.arg)
 
     def _for_python(self, value: Any, error: BaseException | None) -> Any:
-        self.vm.called_back += 1
+        self.vm.called_back, self.vm.under_way = self.vm.called_back + 1, self.vm.step
         try:
             more, result = self.step(value, error)
         except UserRaise as raised:

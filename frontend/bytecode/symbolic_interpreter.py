@@ -127,7 +127,7 @@ class SymbolicInterpreter:
         self.device: torch.device | None = None  # of the innermost `with torch.device(...)`
         # Fakes that are parameters made during capture: whether they require grad.
         self.parameters: dict[int, bool] = {}
-        self.caches: dict[int, dict[Any, Any]] = {}  # results of functools.cache made during capture, by its id
+        self.caches: dict[int, Any] = {}  # what caches hold that the program has made, by their ids
         self.open_scopes: list[Any] = []
         self.current_error: BaseException | None = None
         self.outer_error = sys.exc_info()[1]  # what the caller is handling
@@ -135,6 +135,9 @@ class SymbolicInterpreter:
         self.recorder = _Recorder(self)
         self.methods = SpecialMethods(self)
         self.called_back = 0  # how often C code has called the program
+        self.under_way = (
+            0  # the last instruction in which C code called the program or took items: it has changed something
+        )
         self.recording, self.strict = False, breaks_are_errors()
         self.step = self.out_size = 0
         self.unknown, self.unread = data_dependent_errors(), False
@@ -556,6 +559,7 @@ class SymbolicInterpreter:
             if method is not None:
                 return True, self.call(method, (iterator,), {})
             self.refuse_iterator(iterator)
+            self.under_way = self.step
             return True, self.native_recorded(next, iterator)
         except UserRaise as raised:
             if isinstance(raised.value, StopIteration):

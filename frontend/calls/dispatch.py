@@ -51,8 +51,6 @@ from .visibility import check_keys, check_text, check_visible, keys_in
 
 __all__ = ["call", "call_forward"]
 
-_LRU = type(functools.lru_cache(lambda: None))
-
 
 def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], direct: bool = False) -> Any:
     """Call `function` as the program would; `direct`: the result is that of a CALL instruction, with nothing left to do."""
@@ -565,7 +563,7 @@ _BY_KIND: dict[type, Any] = {
     types.BuiltinFunctionType: _builtin,
     types.MethodWrapperType: _wrapper,
     functools.partial: _partial,
-    _LRU: library.call_cached,
+    library.LRU: library.call_cached,
     OpOverload: call_operator,
     OpOverloadPacket: call_operator,
     **dict.fromkeys((operator.itemgetter, operator.attrgetter), library.call_getter),

@@ -13,6 +13,7 @@ import operator
 import sys
 import traceback
 import types
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..errors import GraphBreak, UserRaise
+from ..breaks.breaks import restart_point
+from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.dynamic import concrete
 from ..guards.source import Const, Fetch, Item
 from ..state import Interpreter
@@ -37,7 +39,16 @@ from .pickles import rely_on_registries
 from .registry import Rows
 from .visibility import check_keys, check_visible
 
-__all__ = ["as_floats", "call_cached", "call_getter", "call_methodcaller", "methodcaller_parts", "special_function"]
+__all__ = [
+    "LRU",
+    "as_floats",
+    "call_cached",
+    "call_getter",
+    "call_methodcaller",
+    "check_empty",
+    "methodcaller_parts",
+    "special_function",
+]
 
 ROWS = Rows()
 
@@ -392,6 +403,8 @@ for _function in (json.dumps, json.loads, sys.intern):
 
 # ---- caches ----
 
+LRU: Any = type(functools.lru_cache(lambda: None))
+
 
 def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of `functools.cache` and its like.
@@ -408,11 +421,14 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
         if not _plain_data(result, symbols=True):
             raise GraphBreak(f"{cached.__name__}, which keeps its results, is asked for an object of symbolic size")
         return result
-    if vm.is_created(cached):
+    made = vm.is_created(cached)
+    if made:
         args, kwargs = concrete(args), concrete(kwargs)  # keys are numbers: each is guarded
     plain = all(map(is_constant, args)) and all(map(is_constant, kwargs.values()))
-    if vm.is_created(cached):
-        return _cache_of_capture(vm, cached, args, kwargs, plain)
+    if made and not plain:
+        raise GraphBreak("a cache that was made inside the captured code is called with more than constants")
+    if made:
+        return _made(vm, cached).call(vm, args, kwargs)
     library = vm.is_library(getattr(function, "__module__", None))
     if not plain and library:
         return vm.call(function, args, kwargs)
@@ -461,11 +477,74 @@ class _Asked:
         return hash(self._key)
 
 
-def _cache_of_capture(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], plain: bool) -> Any:
-    if not plain or cached.cache_parameters()["maxsize"] not in (None, 128):
-        raise GraphBreak("a cache that was made inside the captured code is called with more than constants")
-    results = vm.caches.setdefault(id(cached), {})
-    key = (args, tuple(kwargs.items()))
-    if key not in results:
-        results[key] = vm.call(cached.__wrapped__, args, kwargs)
-    return results[key]
+class Cache:
+    """What a cache holds that the program has made: the real one stays empty, as results are values of capture.
+
+    `place` is where it was first called: there, the graph can end while an entry can still make the cache again.
+    """
+
+    def __init__(self, vm: Interpreter, cached: Any) -> None:
+        self.results: OrderedDict[Any, Any] = OrderedDict()  # the one that was used last is the last
+        self.hits = self.misses = 0
+        self.place = restart_point(vm), tuple(vm.places())
+        self.function, most, self.typed, _ = vm.recipes[id(cached)][1]
+        self.most = None if most is None else max(most, 0)
+
+    def call(self, vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of the cache."""
+        key = functools._make_key(args, kwargs, self.typed)
+        if key in self.results:
+            self.hits += 1
+            self.results.move_to_end(key)
+            return self.results[key]
+        self.misses += 1
+        result = vm.call(self.function, args, kwargs)
+        if self.most is None:
+            self.results[key] = result
+        elif self.most > 0 and key not in self.results:  # the function may have called the cache
+            while len(self.results) >= self.most:
+                self.results.popitem(last=False)
+            self.results[key] = result
+        return result
+
+
+@ROWS.rule(LRU)
+def _make(vm: Interpreter, *args: Any) -> Any:
+    """`_lru_cache_wrapper(function, maxsize, typed, kind)`: the program makes a cache."""
+    made = vm.create(vm.native(LRU, *args))
+    vm.recipes[id(made)] = (LRU, args, {})
+    return made
+
+
+def _made(vm: Interpreter, cached: Any) -> Cache:
+    if id(cached) not in vm.caches:
+        vm.caches[id(cached)] = Cache(vm, cached)
+    return vm.caches[id(cached)]
+
+
+def check_empty(vm: Interpreter, cached: Any) -> None:
+    """Raise Unsupported, in front of its first call, for a cache that outlives the graph and has been called: an entry makes empty ones."""
+    cache = vm.caches.get(id(cached))
+    if cache is not None:
+        error = Unsupported("a cache that was made inside the captured code is called and outlives it")
+        error.split, error.frames = cache.place
+        raise error
+
+
+@ROWS.rule(LRU.cache_info)
+def _info(vm: Interpreter, cached: Any) -> Any:
+    cache = _asked(vm, cached)
+    return functools._CacheInfo(cache.hits, cache.misses, cache.most, len(cache.results))
+
+
+@ROWS.rule(LRU.cache_clear)
+def _clear(vm: Interpreter, cached: Any) -> None:
+    cache = _asked(vm, cached)
+    cache.results.clear()
+    cache.hits = cache.misses = 0
+
+
+def _asked(vm: Interpreter, cached: Any) -> Cache:
+    if not vm.is_created(cached):
+        raise Unsupported("a cache of the caller's is asked what it holds, or cleared")
+    return _made(vm, cached)

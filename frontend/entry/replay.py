@@ -9,10 +9,11 @@ import fractions
 import ipaddress
 import itertools
 import types
+from collections import OrderedDict
 from typing import Any
 
 from ..errors import Unsupported
-from ..guards.sameness import made_set, recipe, same_keys
+from ..guards.sameness import indistinguishable, made_set, recipe, same_keys
 from ..values.constant import is_constant
 from ..values.kinds import HEAP_TYPE, isinstance, namespace_of
 from ..values.sets import removed, table
@@ -47,10 +48,18 @@ def refill(target: Any, items: list[Any]) -> None:
 
 
 def refill_dict(target: Any, pairs: list[Any]) -> None:
-    """Give a dict other items."""
-    target.clear()
+    """Give a dict other items. What stays is not moved: iterators of the program's go on behind it."""
+    base: Any = OrderedDict if isinstance(target, OrderedDict) else dict
+    gone, kept = [], 0
+    for key in base.__iter__(target):
+        if kept < len(pairs) and indistinguishable(key, pairs[kept][0]):
+            kept += 1
+        else:
+            gone.append(key)
+    for key in gone:
+        base.__delitem__(target, key)
     for key, item in pairs:
-        target[key] = item
+        base.__setitem__(target, key, item)
 
 
 def set_changes(real: set[Any], copy: set[Any]) -> list[list[Any]] | tuple[Any, ...]:

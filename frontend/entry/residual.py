@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..bytecode.exceptions import builtin_members, handled_outside
 from ..bytecode.generator import InterpretedGenerator
 from ..calls.contexts import Scope
-from ..calls.library import methodcaller_parts
+from ..calls.library import LRU, check_empty
 from ..calls.visibility import is_opaque_type
 from ..classes.rebuild import check_globals, escapes, made_again
 from ..errors import Unsupported
@@ -48,7 +48,7 @@ from ..values.text import Text
 from .effects import DELETED
 from .entry import Message
 from .replay import REDUCED, change_set, forget, put, refill, refill_dict, remake_set, set_changes, slots_of
-from .suspended import generator, iterator
+from .suspended import generator, getter, is_iterator, iterator, method, method_caller, partial
 from .views import Views, view_of_wrapper
 
 __all__ = ["Residual"]
@@ -310,8 +310,11 @@ class Residual:
             return rule(self, value)
         if (made := made_again(self, value)) is not None:
             return made
-        if is_bound(value) and self._has_name(value.__self__):
+        if is_bound(value) and (self._has_name(value.__self__) or is_iterator(type(value.__self__))):
             return f"{self.value(value.__self__)}.{value.__name__}"
+        if kind is LRU and self.vm.is_created(value):
+            check_empty(self.vm, value)
+            return self._object(value)
         if kind is types.FunctionType and not self.vm.is_created(value) or is_static(value):
             return self.emit.constant(value, getattr(value, "__name__", "obj"))
         if isinstance(value, tuple):
@@ -326,7 +329,7 @@ class Residual:
             return f"{self.emit.fetch(value.unread.source)}.append"
         if kind is CallBack:
             return self.value(value.function)
-        if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools", "collections", "_collections"):
+        if is_iterator(kind):
             return iterator(self, value)
         if self.vm.is_created(value) or isinstance(value, BaseException):
             return self._object(value)
@@ -444,28 +447,10 @@ class Residual:
     def _slice(self, value: slice) -> str:
         return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
 
-    def _method(self, value: types.MethodType) -> str:
-        if self.vm.is_frontend_class(
-            type(value.__self__)
-        ):  # a stand-in: what stands there afterwards has a method of that name
-            return f"{self.value(value.__self__)}.{value.__func__.__name__}"
-        cls = self.emit.constant(types.MethodType, "MethodType")
-        return self._fresh(value, f"{cls}({self.value(value.__func__)}, {self.value(value.__self__)})")
-
-    def _partial(self, value: Any) -> str:
-        parts = [self.value(value.func), *(self.value(a) for a in value.args)]
-        parts += [f"{k}={self.value(v)}" for k, v in value.keywords.items()]
-        return self._fresh(value, f"{self.emit.constant(functools.partial, 'partial')}({', '.join(parts)})")
-
     def _text(self, value: Text) -> str:
         value = value.made()
         parts = [*map(self.value, value.args), *(f"{k}={self.value(v)}" for k, v in value.kwargs.items())]
         return self._fresh(value, f"{self.emit.constant(value.function, 'text')}({', '.join(parts)})")
-
-    def _method_caller(self, value: Any) -> str:
-        kind, args, keywords = methodcaller_parts(value)
-        parts = [*map(self.value, args), *(f"{k}={self.value(v)}" for k, v in keywords.items())]
-        return self._fresh(value, f"{self.emit.constant(kind, 'methodcaller')}({', '.join(parts)})")
 
     def _function(self, value: types.FunctionType) -> str:
         if not self.vm.is_created(value):
@@ -557,11 +542,15 @@ class Residual:
         for slot in slots_of(cls):
             if hasattr(value, slot):
                 self._set_attribute(name, slot, getattr(value, slot))
+        self.own_attributes(value, name)
+        return name
+
+    def own_attributes(self, value: Any, name: str) -> None:
+        """Statements for what an object's dict holds."""
         attributes = getattr(value, "__dict__", None)
         if attributes:
             pairs = ", ".join(f"{k!r}: {self.value(v)}" for k, v in attributes.items())
             self.post.append(f"{name}.__dict__.update({{{pairs}}})")
-        return name
 
 
 _ORDERED: Any = OrderedDict()
@@ -574,14 +563,13 @@ _BUILDERS: dict[type, Any] = {
     deque: Residual._deque,
     bytearray: lambda r, v: r._fresh(v, f"bytearray({bytes(v)!r})"),
     slice: Residual._slice,
-    types.MethodType: Residual._method,
+    types.MethodType: method,
     types.FunctionType: Residual._function,
-    functools.partial: Residual._partial,
+    functools.partial: partial,
     **dict.fromkeys((type({}.keys()), type({}.values()), type({}.items())), Residual._view),
     **{type(view()): Residual._view for view in (_ORDERED.keys, _ORDERED.values, _ORDERED.items)},
-    operator.itemgetter: lambda r, v: r.emit.constant(v, "itemgetter"),
-    operator.attrgetter: lambda r, v: r.emit.constant(v, "attrgetter"),
-    operator.methodcaller: Residual._method_caller,
+    **dict.fromkeys((operator.itemgetter, operator.attrgetter), getter),
+    operator.methodcaller: method_caller,
     **dict.fromkeys((Linear, Pullback, Transformed), lambda r, v: r._fresh(v, v.text(r))),
     weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
     **dict.fromkeys((io.StringIO, io.BytesIO), Residual._stream),

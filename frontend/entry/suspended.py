@@ -1,22 +1,41 @@
-"""Iterators and generators that are half-way where a graph ends: how the entry makes them again."""
+"""Iterators and generators that are half-way where a graph ends, and bound callables: how the entry makes them again."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
+import itertools
 import types
+from collections import OrderedDict
 from typing import Any
 
 from ..bytecode.frame import NULL, Lasti, Saved, kinds_of
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.resume import free_names, generator_code
+from ..calls.library import methodcaller_parts
 from ..classes.rebuild import check_globals
 from ..errors import Unsupported
 from ..values.held import reduced
 
-__all__ = ["generator", "iterator"]
+__all__ = ["generator", "getter", "is_iterator", "iterator", "method", "method_caller", "partial"]
+
+_SIDES = (iter, reversed)
+_VIEWS = (dict.keys, dict.values, dict.items)
+_OF_DICTS: dict[type, Any] = {type(side(view({}))): (side, view) for side in _SIDES for view in _VIEWS}
+_OF_SETS: type = type(iter(set()))
+_OF_ORDERED: type = type(iter(OrderedDict()))
+
+
+def is_iterator(kind: type) -> bool:
+    """Whether this is a type of iterators of Python's own, which say how far they are."""
+    return hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools", "collections", "_collections")
 
 
 def iterator(residual: Any, iterator: Any) -> str:
     """A half-consumed iterator of Python's own, by what it says of itself for pickling."""
+    if type(iterator) in _OF_DICTS or type(iterator) in (_OF_SETS, _OF_ORDERED):
+        return _of_container(residual, iterator)
     try:
         made = reduced(iterator, type(iterator))
     except TypeError:
@@ -27,6 +46,41 @@ def iterator(residual: Any, iterator: Any) -> str:
     if len(made) > 2 and made[2] is not None:
         residual.post.append(f"{name}.__setstate__({residual.value(made[2])})")
     return name
+
+
+def _of_container(residual: Any, iterator: Any) -> str:
+    """An iterator of a dict or set, which for pickling would give what is left: changes of the container have to be seen later on."""
+    kind = type(iterator)
+    with contextlib.suppress(RuntimeError):  # it has changed its size meanwhile
+        left = list(reduced(iterator, kind)[1][0])
+        whole = next((v for v in gc.get_referents(iterator) if isinstance(v, dict | set | frozenset)), None)
+        if whole is None:
+            return str(residual._fresh(iterator, "iter(())"))
+        taken = len(whole) - len(left)
+        ways = [t for t, again in _ways(kind) if all(map(_same, itertools.islice(again(whole), taken, None), left))]
+        if ways and (len(ways) == 1 or not left):
+            name = residual._fresh(iterator, ways[0].format(residual.value(whole)))
+            residual.post += [f"next({name})"] * taken
+            return str(name)
+    raise Unsupported("an iterator is half-way at a graph break, and what it goes through has changed")
+
+
+def _ways(kind: type) -> list[tuple[str, Any]]:
+    """How an iterator of this type may have been made, as text and as a function."""
+    if kind is _OF_SETS:
+        return [("iter({})", iter)]
+    pairs = [_OF_DICTS[kind]] if kind in _OF_DICTS else [(side, view) for side in _SIDES for view in _VIEWS]
+    return [(f"{s.__name__}({{}}.{v.__name__}())", functools.partial(_through, s, v)) for s, v in pairs]
+
+
+def _through(side: Any, view: Any, whole: Any) -> Any:
+    return side(getattr(OrderedDict if isinstance(whole, OrderedDict) else dict, view.__name__)(whole))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is tuple and type(other) is tuple and len(one) == len(other) == 2:
+        return one[0] is other[0] and one[1] is other[1]  # pairs of a key and an item are made as they are taken
+    return one is other
 
 
 def generator(residual: Any, generator: InterpretedGenerator) -> str:
@@ -59,3 +113,36 @@ def generator(residual: Any, generator: InterpretedGenerator) -> str:
     if started:
         residual.post.append(f"{name}.send(None)")
     return name
+
+
+def method(residual: Any, value: types.MethodType) -> str:
+    """A method that is bound to an object."""
+    if residual.vm.is_frontend_class(
+        type(value.__self__)
+    ):  # a stand-in: what stands there afterwards has a method of that name
+        return f"{residual.value(value.__self__)}.{value.__func__.__name__}"
+    return _called(residual, value, types.MethodType, value.__func__, value.__self__)
+
+
+def partial(residual: Any, value: functools.partial[Any]) -> str:
+    """A function with some of its arguments, and attributes of its own."""
+    name = _called(residual, value, functools.partial, value.func, *value.args, **value.keywords)
+    residual.own_attributes(value, name)
+    return name
+
+
+def getter(residual: Any, value: Any) -> str:
+    """An itemgetter or attrgetter, which says what it takes."""
+    kind, parts = value.__reduce__()
+    return _called(residual, value, kind, *parts)
+
+
+def method_caller(residual: Any, value: Any) -> str:
+    """A methodcaller."""
+    kind, args, keywords = methodcaller_parts(value)
+    return _called(residual, value, kind, *args, **keywords)
+
+
+def _called(residual: Any, value: Any, kind: type, /, *args: Any, **keywords: Any) -> str:
+    parts = [*map(residual.value, args), *(f"{k}={residual.value(v)}" for k, v in keywords.items())]
+    return str(residual._fresh(value, f"{residual.emit.constant(kind, kind.__name__)}({', '.join(parts)})"))

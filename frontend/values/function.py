@@ -112,7 +112,7 @@ class CallBack:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         vm = self.vm
-        vm.called_back += 1
+        vm.called_back, vm.under_way = vm.called_back + 1, vm.step
         recording, vm.recording = vm.recording, False  # what the rules call is recorded by them
         try:
             return vm.methods.handed(vm.call(self.function, args, kwargs))

@@ -254,6 +254,7 @@ class UserState:
         args = self.wrap(value.args, Attr(source, "args"))
         keywords = self.wrap(value.keywords, Attr(source, "keywords"))
         made = functools.partial(function, *args, **keywords)
+        vars(made).update(vars(value))  # read, and guarded, as those of any other object
         self.by_real[id(value)] = Tracked(value, made, source)
         self.by_value[id(made)] = self.by_real[id(value)]
         return made

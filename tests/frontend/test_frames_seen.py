@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import traceback
 from typing import Any
 
 import torch
@@ -121,3 +123,22 @@ def test_an_exception_of_the_caller_s_gets_a_traceback() -> None:
         assert mine.__traceback__ is not None and mine.__traceback__.tb_frame.f_code.co_name == "program"
         assert fast(X, mine)[1][2] == "program"
     assert not log.breaks
+
+
+def test_frames_of_a_traceback_outlive_the_capture() -> None:
+    """On Python 3.12 they lost their globals when garbage was collected: the process ended where one was looked at."""
+
+    def program(x: Tensor) -> Any:
+        try:
+            [][1]
+        except IndexError as error:
+            return x + 1, error
+
+    for _ in range(2):
+        _, error = compiled(program)[0](X)
+        gc.collect()
+        filled = [{i: i} for i in range(1000)]  # other objects, in the memory that was freed
+        for _ in range(50):
+            (found,) = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__))
+        assert found.filename == __file__ and found.name == "program"
+        assert filled and [*error.__traceback__.tb_frame.f_globals]
