@@ -243,8 +243,12 @@ def BUILD_SET(vm: Interpreter, frame: Frame, n: int) -> None:
 
 def BUILD_MAP(vm: Interpreter, frame: Frame, n: int) -> None:
     items = frame.pops(2 * n)
-    check_keys(vm, items[::2])
-    frame.push(vm.native(dict, list(zip(items[::2], items[1::2], strict=True))))
+    pairs = list(zip(items[::2], items[1::2], strict=True))
+    if all(type(key) is str for key in items[::2]):
+        frame.push(dict(pairs))
+    else:
+        check_keys(vm, items[::2])
+        frame.push(vm.native(dict, pairs))
 
 
 def BUILD_CONST_KEY_MAP(vm: Interpreter, frame: Frame, n: int) -> None:

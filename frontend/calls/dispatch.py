@@ -380,6 +380,8 @@ def _check_visible(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ..
         check_keys(vm, rest[:1])
     elif row.sees == "keys":
         check_keys(vm, rest)
+    elif row.sees == "first":
+        check_visible(vm, rest[:1], function.__name__)
     elif row.sees == "values":
         seen = [_iterated(vm, a) for a in args] if row.iterates else args
         check_visible(vm, (*seen, *kwargs.values()), getattr(function, "__name__", type(function).__name__))

@@ -147,6 +147,7 @@ _each(
     """,
     sees="nothing",
 )
+_each((list, collections.deque), "insert pop rotate", sees="first")
 ROWS.describe(
     *_ITERTOOLS, *_WRAPPERS, *_ERRORS, list, tuple, collections.deque, weakref.ref, functools.partial, sees="nothing"
 )

@@ -42,11 +42,12 @@ class Row:
     """One function.
 
     `apply(vm, *args, **kwargs)` interprets the call in its place. Otherwise it runs as it is, on arguments of which it may call back
-    those at the places `calls` and looks at what `sees` names: "nothing" (it moves them about), "key" (its first argument, as a key),
-    "keys" (all, or their items, as keys), "values", "floats" (numbers, which it asks for their floats). With `iterates` it takes the items of its arguments, with `maps` it reads
-    mappings by their keys, with `writes` it puts values into text. `reads` says what the result depends on beside the arguments: ""
-    (nothing), "thread" (what the check of global state covers), "state" (anything else: a guard asks again), or the name of a rule in
-    `answers` that guards it more cheaply. `refused` is why the graph breaks at a call.
+    those at the places `calls` and looks at what `sees` names: "nothing" (it moves them about), "first" (its first argument alone),
+    "key" (that as a key), "keys" (all, or their items, as keys), "values", "floats" (numbers, which it asks for their floats). With
+    `iterates` it takes the items of its arguments, with `maps` it reads mappings by their keys, with `writes` it puts values into text.
+    `reads` says what the result depends on beside the arguments: "" (nothing), "thread" (what the check of global state covers), "state"
+    (anything else: a guard asks again), or the name of a rule in `answers` that guards it more cheaply. `refused` is why the graph breaks
+    at a call.
     """
 
     target: Any

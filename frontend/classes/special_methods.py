@@ -24,6 +24,7 @@ from ..values import object as objects
 from ..values.function import trampoline
 from ..values.identity import Identity
 from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE
+from .inert_calls import is_inert
 
 __all__ = ["SPECIAL", "SpecialMethods"]
 
@@ -139,7 +140,7 @@ class SpecialMethods:
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of C's; what it calls of the program is interpreted."""
-        if self.standing or not self.owners or _is_plain(function, args, kwargs):
+        if self.standing or not self.owners or is_inert(function, args, kwargs):
             return self._call(function, args, kwargs)
         before, self._given = self._given, (*args, *kwargs.values(), getattr(function, "__self__", None))
         self.put()
@@ -226,15 +227,6 @@ class SpecialMethods:
                 self.put()
 
 
-def _is_plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is given nothing that could be, or hold, an instance of a class of the program's; or takes an item of a plain iterator."""
-    if function is next and len(args) == 1 and type(args[0]) in _ITERATORS:
-        return True
-    if kwargs or type(getattr(function, "__self__", None)) not in _PLAIN:
-        return False
-    return all(type(value) in _PLAIN for value in args)
-
-
 def _plain(name: str, result: Any) -> Any:
     """A result that C code takes for a number, as the number that it is."""
     if name == "__hash__" and type(result) is Identity:
@@ -245,10 +237,6 @@ def _plain(name: str, result: Any) -> Any:
 
 
 _NUMBERS = frozenset("__hash__ __len__ __length_hint__ __index__ __int__ __float__ __bool__".split())  # noqa: SIM905
-_PLAIN = frozenset(
-    [type(None), bool, int, float, complex, str, bytes, range, types.ModuleType, torch.dtype, torch.device, torch.Size]
-)
-_ITERATORS = frozenset(map(type, (iter(()), iter([]), iter(range(0)), iter(""))))
 _FRONTEND = __name__.rsplit(".", 2)[0]
 
 

@@ -19,7 +19,7 @@ from ..guards.sameness import made_set, recipe, same_keys
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
 from .constant import is_constant
-from .kinds import HEAP_TYPE, isinstance
+from .kinds import HEAP_TYPE, isinstance, namespace_of
 from .namespaces import find_method, instance_attr, is_member, namespace_source
 from .sets import removed, table
 
@@ -388,6 +388,9 @@ class InstanceDict(_View):
 
     def __init__(self, vm: Interpreter, obj: Any, source: Source) -> None:
         self.vm, self.obj, self.source = vm, obj, namespace_source(obj, source)
+        for name in namespace_of(obj) or ():
+            if type(name) is not str:
+                raise Unsupported(f"a name of an object's namespace is a {type(name).__name__}")
 
     def _find(self, key: Any) -> tuple[bool, Any]:
         """(found, value)."""
@@ -407,6 +410,8 @@ class InstanceDict(_View):
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if type(key) is not str:
+            raise Unsupported(f"a name of an object's namespace is a {type(key).__name__}")
         self.vm.effects.write_attr(self.obj, key, value)
 
     def __delitem__(self, key: Any) -> None:

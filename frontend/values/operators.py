@@ -185,7 +185,7 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         if type(left) is type(right) is slice:
             left, right = ((v.start, v.stop, v.step) for v in (left, right))
             return _compare_sequences(vm, symbol, left, right)
-        if type(left) is type(right) is dict and symbol in ("==", "!="):
+        if type(left) is type(right) is dict and symbol in ("==", "!=") and not _asks_keys(vm, left, right):
             return _compare_dicts(vm, symbol, left, right)
         if isinstance(left, deque) and isinstance(right, deque):
             for x, y in zip(deque.__iter__(left), deque.__iter__(right), strict=False):
@@ -208,6 +208,11 @@ def _is_found(vm: Interpreter, x: Any, y: Any) -> bool:
     """Whether two items are one object, or equal."""
     same = x is y or torch.SymFloat in (type(x), type(y)) and is_same(vm, x, y)
     return same or vm.truth(compare(vm, "==", x, y))
+
+
+def _asks_keys(vm: Interpreter, *tables: dict[Any, Any]) -> bool:
+    """Whether looking up the keys of one in the other runs methods of the program's: C code is to call these, and in its order."""
+    return any(vm.methods.of(kind) for kind in {type(key) for table in tables for key in table})
 
 
 def _compare_dicts(vm: Interpreter, symbol: str, left: dict[Any, Any], right: dict[Any, Any]) -> bool:
