@@ -12,7 +12,6 @@ import operator
 import os
 import types
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 from json import dumps  # as they were at import: programs patch modules
 from typing import Any
 
@@ -26,7 +25,8 @@ from .frontend.torch_private.dtensor import DTensorCall
 from .frontend.torch_private.fake import is_fake
 from .frontend.torch_private.functions import OpOverload
 from .frontend.torch_private.guards import tracing_state
-from .passes.core.manager import ENTRY_POINT_GROUP, has_registered_passes
+from .passes.core.manager import has_registered_passes
+from .passes.core.plugins import has_installed
 from .targets.build.cache import package_fingerprint
 from .targets.build.versions import versions
 
@@ -185,9 +185,6 @@ def _inputs(examples: Sequence[Any]) -> list[Any]:
 
 def _state() -> list[Any]:
     """torch's settings and the extensions to torch and to us that tracing and passes may depend on."""
-    if has_registered_passes():
-        raise _Unnamed
-    plugins = sorted(f"{p.name}={p.value}" for p in entry_points(group=ENTRY_POINT_GROUP))
-    if plugins:
+    if has_registered_passes() or has_installed():
         raise _Unnamed
     return [*tracing_state()]

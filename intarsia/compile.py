@@ -8,6 +8,7 @@ This file ties the first arrow (capture, guards, fallback) to the others (`graph
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from .frontend.guards.filters import GuardFilter
 from .frontend.runtime.callable import compile_callable, forget_all
 from .graph_compiler import backend_for, forget_warnings
 from .passes.core.base import Pass
+from .passes.core.load import passes_given
 from .targets.host.pool import forget_results
 from .targets.recordings.graphs import STATISTICS
 from .targets.recordings.recording_memory import POOLS
@@ -39,7 +41,7 @@ def compile(
     fullgraph: bool = False,
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
-    passes: Sequence[Pass] = (),
+    passes: Sequence[Pass | type[Pass] | str | os.PathLike[str]] = (),
     disable: bool = False,
 ) -> Any:
     """Make a function or module faster. Also a decorator, with and without arguments.
@@ -55,7 +57,8 @@ def compile(
         dynamic: None: a size or number that changes between calls becomes a symbol; True: from the start; False: never.
         options: settings by name, see `intarsia.config.Config`; for another backend, that backend's own options. And "guard_filter_fn",
             as for torch.compile: a function that says for each guard on a Python value whether it is kept (`frontend/guards/filters.py`).
-        passes: passes of your own, put in place by their `after` and `before`.
+        passes: passes of your own, put in place by their `after` and `before`: objects, classes, or files that define some. One that
+            fails is named in a warning, and left out.
         disable: give `fn` back as it is.
 
     Returns:
@@ -70,19 +73,20 @@ def compile(
         return partial(compile, **arguments, options=options, passes=passes, disable=disable)
     given, fn = fn, callable_of(fn)
     check_function(fn)
-    _check_settings(dynamic, fullgraph, options, passes)
+    _check_settings(dynamic, fullgraph, options)
+    given_passes = passes_given(passes)
     if disable:
         return given
     options, keep = _without_filter(options)
     ours = is_this_compiler(backend)
     if ours or isinstance(backend, str):  # a function may have modes of its own
         check_mode(mode)
-    if passes and not ours:
+    if given_passes and not ours:
         raise ValueError(f"passes are those of this compiler: they cannot be used with backend={backend!r:.80}")
     config, extra = config_of(options if ours else None, mode if ours else None), None if ours else options
     return compile_callable(
         fn,
-        backend=resolve_backend(backend, partial(backend_for, config, tuple(passes)), mode, extra),
+        backend=resolve_backend(backend, partial(backend_for, config, given_passes), mode, extra),
         fullgraph=fullgraph,
         dynamic=dynamic,
         recompile_limit=config.recompile_limit,
@@ -172,7 +176,7 @@ def _runs(fn: Any) -> Any:
     return getattr(fn, "__func__", fn)
 
 
-def _check_settings(dynamic: Any, fullgraph: Any, options: Any, passes: Any) -> None:
+def _check_settings(dynamic: Any, fullgraph: Any, options: Any) -> None:
     """Raise TypeError for settings of the wrong kind."""
     if dynamic not in (None, True, False):
         raise TypeError(f"dynamic takes None, True or False, not {dynamic!r:.80}")
@@ -180,11 +184,6 @@ def _check_settings(dynamic: Any, fullgraph: Any, options: Any, passes: Any) -> 
         raise TypeError(f"fullgraph takes True or False, not {fullgraph!r:.80}")
     if not (options is None or isinstance(options, Mapping)):
         raise TypeError(f"options takes a dict of settings, not {type(options).__name__}: {options!r:.80}")
-    for item in passes:
-        if not isinstance(item, Pass):
-            raise TypeError(
-                f"passes takes objects of classes that derive from Pass, not {type(item).__name__}: {item!r:.80}"
-            )
 
 
 def config_of(options: Mapping[str, Any] | None, mode: str | None) -> Config:

@@ -50,6 +50,8 @@ class Config:
         libraries: "measure" which library call is the fastest, once for each bucket of shapes on a processor, or take the "fixed" choice
             that is the same everywhere (INTARSIA_LIBRARIES).
         pipeline: the passes to run instead of the default ones, as for `passes-opt -p`: `default{after=fuse: mine}` (INTARSIA_PIPELINE).
+        passes: files with passes of your own, which every compilation takes: `mine.py`, or several as in PATH (INTARSIA_PASSES).
+        pass_seconds: after how many seconds a pass that is not Intarsia's own is stopped; 0: never (INTARSIA_PASS_SECONDS).
         verify_each: check the IR after every pass, and raise errors inside the compiler instead of
             running the graph in eager; for tests (INTARSIA_VERIFY_EACH).
         recompile_limit: how many variants of one function are kept (INTARSIA_RECOMPILE_LIMIT).
@@ -73,6 +75,8 @@ class Config:
     numerics: str = "float32"
     libraries: str = "measure"
     pipeline: str = ""
+    passes: str = ""
+    pass_seconds: int = 120
     verify_each: bool = False
     recompile_limit: int = 8
     on_recompile: str = "compile"
@@ -127,13 +131,17 @@ def warn_of_unknown_variables() -> None:
 
 
 # Settings that stand as their defaults in keys of the cache: of one graph they make the same code.
-DECIDE_NO_CODE = (*("debug", "cache", "cache_dir", "verify_each", "recompile_limit", "on_recompile", "on_error"),)
+DECIDE_NO_CODE = (
+    *("debug", "cache", "cache_dir", "passes", "pass_seconds"),
+    *("verify_each", "recompile_limit", "on_recompile", "on_error"),
+)
 _DEFAULTS = Config()
 MOST_THREADS = 4096  # more cannot be started
 _RANGES: dict[str, tuple[int, int | None, str]] = {  # least, most, what they mean
     "threads": (0, MOST_THREADS, "a number of threads, or 0 for as many as torch uses"),
     "packing": (-1, None, "a number of MiB, 0 for none, or -1 for no limit"),
     "result_memory": (-1, None, "a number of MiB, 0 for none, or -1 for a quarter of the memory"),
+    "pass_seconds": (0, None, "a number of seconds, or 0 for no limit"),
     "recompile_limit": (1, None, "a number of variants, at least 1"),
 }
 _CHOICES = {

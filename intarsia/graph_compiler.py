@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,8 @@ from .config import DECIDE_NO_CODE, Config
 from .counters import COUNTERS
 from .explain import logs
 from .explain.roofline import WATCH
+from .extend.configured import Passes, pipeline_of
+from .extend.failures import blame, culprits, put_back, with_reproducer
 from .frontend.distributed.agreement import compare
 from .frontend.errors import Unsupported
 from .frontend.functional.trace import functionalize
@@ -37,27 +38,17 @@ from .frontend.torch_private.dispatch import without_autocast
 from .ir.dtypes import UnknownDType
 from .ir.fx.importer import ImportFailure, import_fx, user_line
 from .ir.interpreter.loops import main_function
-from .ir.text import parse_module, print_module
+from .ir.text import print_module
 from .linear_losses import without_logits
 from .partition.choose import Partition
 from .partition.step import compute_again
 from .passes.analysis.machine import CPUS, Machine, gpu_facts
-from .passes.core.base import Pass, PassError
+from .passes.core.base import PassError
 from .passes.core.context import CompileContext, Diagnostics
-from .passes.core.manager import pass_fingerprint
+from .passes.core.fingerprint import pass_fingerprint
+from .passes.core.plugins import forget_warnings as forget_left_out
 from .passes.core.run import PassFailure, run_pipeline
 from .passes.core.syntax import pipeline_text
-from .passes.fusion.contraction_epilogue import ContractionEpilogue
-from .passes.fusion.fuse import Fuse
-from .passes.graph.attention.match import MatchAttention
-from .passes.graph.decompose import Decompose
-from .passes.graph.narrow_weights import NarrowWeights
-from .passes.kernels.choose_products import ChooseProducts
-from .passes.kernels.own_convolution import OwnConvolution
-from .passes.kernels.own_kernels import OwnKernels
-from .passes.kernels.pad_products import PadProducts
-from .passes.pipeline import default_pipeline, registry
-from .passes.schedule.lower import Lower
 from .targets.build.cache import Cache, Entry, NoRoom, cache_key, shared_cache
 from .targets.build.program import Program, UnusableLibrary, build, generate, load
 from .targets.build.toolchain import (
@@ -121,13 +112,17 @@ class Report:
 
 
 def compile_graph(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, passes: Sequence[Pass] = ()
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, passes: Passes = (), scope: str = "inference"
 ) -> tuple[GraphFunction, Report]:
-    """Compile one graph for inference. What cannot be compiled runs as `gm` itself, with one warning that says why."""
+    """Compile one graph as it is. What cannot be compiled runs as `gm` itself, with one warning that says why.
+
+    `scope`: what passes of others are told that it is, "inference", or "forward" or "backward" of a training graph.
+    """
+    scope = "step" if takes_gradients(gm) else scope
     debug = DebugFolder.create(config)
     try:
         with collector_paused():
-            function, report = _compile(gm, example_inputs, config, passes, debug)
+            function, report = _compile(gm, example_inputs, config, passes, debug, scope)
     except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound, NoTriton, SeveralGPUs) as error:
         return run_eager(gm, str(error))
     except (MemoryError, torch.OutOfMemoryError):  # the program's own: eager has no more
@@ -138,7 +133,7 @@ def compile_graph(
             raise
         return run_eager(gm, str(error))
     except Exception as error:  # a mistake of ours must not stop a program that eager can run
-        given = bool(config.pipeline or passes)
+        given = bool(config.pipeline or config.passes or passes)
         asked_for = given and isinstance(error, PassError) and not isinstance(error, PassFailure)  # it cannot be
         if config.strict or asked_for:
             raise
@@ -158,7 +153,12 @@ def compile_graph(
 
 
 def _compile(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, passes: Sequence[Pass], debug: DebugFolder
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: Config,
+    passes: Passes,
+    debug: DebugFolder,
+    scope: str,
 ) -> tuple[GraphFunction, Report]:
     """The callable of a graph: takes its inputs, gives what the graph gives."""
     debug.write_graph("captured", gm)
@@ -176,7 +176,7 @@ def _compile(
     debug.write_graph("functional", functional.graph_module)
     with COUNTERS.phase("import"):
         imported = import_fx(functional)
-    program, report = compile_module(imported.module, toolchain, config, passes, debug)
+    program, report = compile_module(imported.module, toolchain, config, passes, debug, scope)
     report.partition = partition
     if key is not None and not imported.constants and functional.output_tree == _flat_tree(functional.output_tree):
         _remember(key, program, config)
@@ -226,11 +226,19 @@ def _name_of(
     example_inputs: Sequence[Any],
     toolchain: Toolchain,
     config: Config,
-    passes: Sequence[Pass],
+    passes: Passes,
     debug: DebugFolder,
 ) -> str | None:
     """The key under which the graph's program may be kept, None where it has to take the whole road."""
-    if passes or config.pipeline or config.verify_each or not config.cache or debug or logs.enabled("ir"):
+    if (
+        passes
+        or config.passes
+        or config.pipeline
+        or config.verify_each
+        or not config.cache
+        or debug
+        or logs.enabled("ir")
+    ):
         return None
     plain = repr(replace(config, **_DECIDE_NO_CODE))
     settings = {"config": plain, "toolchain": toolchain.identity, "cpu": cpu_identity(), "gpu": gpu_identity()}
@@ -269,44 +277,24 @@ def _remember(key: str, program: Program, config: Config) -> None:
         open_cache(config).put(key, {}, {"program": program.key})
 
 
-def pipeline_of(config: Config, passes: Sequence[Pass] = (), *, gpu: bool = False) -> list[Pass]:
-    """The passes that a program goes through: those of the settings, else the default; without `packing` nothing is kept between calls."""
-    left = () if config.packing else ("hoist", "own-convolution")
-    default = [_as_configured(item, config) for item in default_pipeline(passes, gpu=gpu) if item.name not in left]
-    return registry(passes).parse(config.pipeline, default) if config.pipeline else default
-
-
-def _as_configured(item: Pass, config: Config) -> Pass:
-    if isinstance(item, Decompose):
-        return replace(item, random=config.random)
-    if isinstance(item, ContractionEpilogue):
-        return replace(item, halves=config.numerics != "eager")
-    if isinstance(item, Fuse):
-        return replace(item, numerics=config.numerics)
-    if isinstance(item, MatchAttention) and config.numerics == "eager":  # so does one call instead of two products
-        return replace(item, products=False)
-    if isinstance(item, ChooseProducts | PadProducts):  # tiles go on with a product that is not rounded yet
-        return replace(item, tiles=config.numerics != "eager")
-    if isinstance(item, Lower):
-        return replace(item, contract=config.numerics != "eager")
-    if isinstance(item, OwnConvolution) and not config.winograd:
-        return replace(item, winograd=False)
-    if isinstance(item, OwnKernels) and not config.packing:
-        return replace(item, linear=False)
-    if isinstance(item, NarrowWeights) and not config.packing:  # nothing is kept widened
-        return replace(item, kept=0)
-    return item
-
-
 def compile_module(
-    module: ModuleOp, toolchain: Toolchain, config: Config, passes: Sequence[Pass], debug: DebugFolder
+    module: ModuleOp,
+    toolchain: Toolchain,
+    config: Config,
+    passes: Passes,
+    debug: DebugFolder,
+    scope: str = "inference",
+    without: frozenset[str] = frozenset(),
 ) -> tuple[Program, Report]:
-    """From the `aten` level to a callable: out of the cache, or through the passes and the C++ compiler."""
+    """From the `aten` level to a callable: out of the cache, or through the passes and the C++ compiler.
+
+    Where a pass of others fails, the way begins again without it (`without`), with a warning that names it.
+    """
     with COUNTERS.phase("key"):
         gpu = gpu_of(module)
         here = machine(toolchain, config, "" if gpu is None else capability(gpu))
         ctx = CompileContext(here, Diagnostics(want_remarks=bool(config.debug)))
-        pipeline = pipeline_of(config, passes, gpu=gpu is not None)
+        pipeline = pipeline_of(config, passes, gpu=gpu is not None, scope=scope, without=without)
         cache = open_cache(config)
         choices = Choices(cache.root if config.cache else None) if config.libraries == "measure" else None
         library = _library(config, choices)
@@ -337,13 +325,27 @@ def compile_module(
         debug.on_pass(name, current, seconds, phase)
         pass_log.on_pass(name, current, seconds, phase)
 
-    with COUNTERS.phase("passes"):
-        try:
-            run_pipeline(ctx, module, pipeline, verify_each=config.verify_each, on_pass=on_pass)
-        except PassFailure as failure:
-            raise _with_reproducer(failure, text, ctx.machine, pipeline, config, debug) from failure.__cause__
+    try:
+        with COUNTERS.phase("passes"):
+            verify = config.verify_each
+            run_pipeline(ctx, module, pipeline, verify_each=verify, on_pass=on_pass, limit=config.pass_seconds)
+        with COUNTERS.phase("emit"):
+            generated = generate(module, library)
+    except Exception as error:
+        theirs = culprits(error, pipeline, bool(passes or config.passes or config.pipeline))
+        if isinstance(error, PassFailure):
+            failure, cause = with_reproducer(error, text, ctx.machine, pipeline, config, debug.path), error.__cause__
+            if config.strict or not theirs:
+                raise failure from cause
+            error = failure
+        elif config.strict or not theirs:
+            raise
+        put_back(module, text)
+        blamed = blame(error, theirs, module)
+        made = compile_module(module, toolchain, config, passes, debug, scope, without | theirs)
+        _warn_once(blamed)
+        return made
     with COUNTERS.phase("emit"):
-        generated = generate(module, library)
         generated = replace(generated, ir=print_module(module))
         debug.write_sources(generated)
         logs.generated(generated)
@@ -361,21 +363,6 @@ def compile_module(
             share=share,
         )
     return program, Report(program, diagnostics=ctx.diagnostics)
-
-
-def _with_reproducer(
-    failure: PassFailure, text: str, machine: Machine, pipeline: Sequence[Pass], config: Config, debug: DebugFolder
-) -> PassFailure:
-    """The same failure with a reproducer: the passes run again on the imported text, this time with copies."""
-    folder = debug.path or Path(tempfile.mkdtemp(prefix="intarsia-"))
-    try:
-        again = parse_module(text)
-        run_pipeline(CompileContext(machine), again, pipeline, verify_each=config.verify_each, reproducer_dir=folder)
-    except PassFailure as second:
-        return second if second.pass_name == failure.pass_name else failure
-    except Exception:  # the failure itself matters more than its reproducer
-        log.debug("no reproducer", exc_info=True)
-    return failure
 
 
 def internal_reason(error: Exception) -> str:
@@ -411,7 +398,7 @@ default_backend.takes_floats = default_backend.takes_gradients = True  # type: i
 
 
 def backend_for(
-    config: Config, passes: Sequence[Pass] = (), reports: list[Report] | None = None
+    config: Config, passes: Passes = (), reports: list[Report] | None = None
 ) -> Callable[..., GraphFunction]:
     """A backend with these settings; each graph's report is appended to `reports`, and kept for `reports_of`."""
 
@@ -568,6 +555,13 @@ _warned: set[str] = set()  # reasons that a warning was given for: one warning e
 def forget_warnings() -> None:
     """Warn again about reasons that were given before."""
     _warned.clear()
+    forget_left_out()
+
+
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        log.warning("%s", text)
 
 
 def run_eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:

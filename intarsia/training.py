@@ -20,6 +20,7 @@ from torch import fx
 from .config import Config
 from .counters import COUNTERS
 from .explain.roofline import WATCH, watching
+from .extend.configured import Passes
 from .frontend.errors import Busy
 from .frontend.functional.results import root_of
 from .frontend.gradients.nodes import OUTSIDE, has_gradients
@@ -39,12 +40,19 @@ from .frontend.torch_private.fake import data_dependent_errors
 from .frontend.torch_private.functions import SET_GRAD_MODE
 from .frontend.torch_private.graphs import lazy_graph_module
 from .frontend.torch_private.joint import Joint, without_unread
-from .graph_compiler import GraphFunction, Report, compile_graph, may_run_eager, results_of, run_eager, without_casts
+from .graph_compiler import (
+    GraphFunction,
+    Report,
+    compile_graph,
+    may_run_eager,
+    results_of,
+    run_eager,
+    without_casts,
+)
 from .linear_losses import without_logits
 from .partition.arriving import depends, without
 from .partition.choose import Partition, split
 from .partition.prepare import prepare
-from .passes.core.base import Pass
 from .second_order import twice_differentiable
 from .targets.build.program import Program
 from .targets.errors import Unassumed
@@ -79,7 +87,7 @@ def compile_training(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
     config: Config,
-    passes: Sequence[Pass] = (),
+    passes: Passes = (),
     reports: list[Report] | None = None,
 ) -> GraphFunction:
     """Compile a graph and its backward: the callable's results record their gradients.
@@ -182,7 +190,7 @@ class Half:
         graph: fx.GraphModule,
         inputs: list[Any],
         config: Config,
-        passes: Sequence[Pass],
+        passes: Passes,
         reports: list[Report] | None,
         watch: Any,
     ) -> None:
@@ -288,7 +296,7 @@ class Half:
         return first
 
     def _compiled(self) -> GraphFunction:
-        function, report = compile_graph(self.graph, self.inputs, self.config, self.passes)
+        function, report = compile_graph(self.graph, self.inputs, self.config, self.passes, self.name)
         self.writes_last = getattr(function, "writes_last", False)
         report.half, report.partition = self.name, self.partition if self.name == "forward" else None
         if self.tokens:

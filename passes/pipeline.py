@@ -8,7 +8,7 @@ these edges. A pass that stands on one list only is not run on the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -103,29 +103,36 @@ GPU: Road = (
 )
 
 
-def registry(extra: Iterable[Pass | type[Pass]] = ()) -> Registry:
-    """Our passes, those of installed packages, those registered around this call, and `extra`.
+def registry(extra: Iterable[Pass | type[Pass]] = (), without: Collection[str] = ()) -> Registry:
+    """Our passes, those registered around this call, `extra`, and those of installed packages, but for those of others named in `without`.
 
     Raises:
         PipelineError: two passes share a name.
     """
-    return Registry.collect(dict([*CPU, *GPU]).items(), extra)
+    return Registry.collect(dict([*CPU, *GPU]).items(), extra, without)
 
 
 def default_pipeline(
-    extra: Iterable[Pass | type[Pass]] = (), *, gpu: bool = False, until: str | None = None
+    extra: Iterable[Pass | type[Pass]] = (),
+    *,
+    gpu: bool = False,
+    until: str | None = None,
+    scope: str = "",
+    without: Collection[str] = (),
 ) -> list[Pass]:
     """What `intarsia.compile` runs, in order, for programs on a CPU or on a GPU.
 
     Args:
         extra: passes to place among them; an instance of a listed pass stands in its place.
         until: the last pass, or the level to stop at.
+        scope: what the program is, one of `SCOPES`, for passes that run for some of them alone.
+        without: names of passes of others that do not run.
 
     Raises:
         PipelineError: the passes' edges form a cycle, or `until` names nothing.
     """
-    passes = registry(extra)
-    return passes.upto(passes.along(GPU if gpu else CPU), until)
+    passes = registry(extra, without)
+    return passes.upto(passes.along(GPU if gpu else CPU, "gpu" if gpu else "cpu", scope), until)
 
 
 def is_for_gpu(module: ModuleOp) -> bool:

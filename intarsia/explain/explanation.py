@@ -26,7 +26,6 @@ from ..frontend.runtime.callable import compile_callable
 from ..graph_compiler import Report, open_cache, reports_of
 from ..ir.fx.importer import user_line
 from ..partition.choose import Partition
-from ..passes.core.base import Pass
 from ..targets.host.memory import eager_bytes
 from ..targets.host.render import render
 from ..targets.recordings.graphs import WARM
@@ -275,7 +274,7 @@ def explain(
     backend: str | Callable[..., Any] = "auto",
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
-    passes: Sequence[Pass] = (),
+    passes: Sequence[Any] = (),
 ) -> Callable[..., Explanation]:
     """Tell what `intarsia.compile` makes of a function: `explain(fn)(*args, **kwargs)`.
 

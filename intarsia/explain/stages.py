@@ -17,10 +17,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ..compile import check_function, compile
 from ..config import Config
+from ..extend.configured import pipeline_of
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
 from ..frontend.functional.spec import FunctionalGraph
 from ..frontend.functional.trace import functionalize
-from ..graph_compiler import machine, open_cache, pipeline_of
+from ..graph_compiler import machine, open_cache
 from ..ir.fx.importer import import_fx
 from ..ir.interpreter.loops import main_function
 from ..ir.interpreter.run import run_user
@@ -29,6 +30,7 @@ from ..ir.text import parse_module, print_module
 from ..linear_losses import without_logits
 from ..passes.core.base import LEVELS
 from ..passes.core.context import CompileContext, Diagnostics, Remark
+from ..passes.core.load import is_given, passes_given
 from ..passes.core.run import run_pipeline
 from ..passes.pipeline import is_for_gpu
 from ..targets.build.program import Generated, generate
@@ -315,23 +317,28 @@ def _traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Cap
     return captured, functionalize(captured.graph_module, captured.example_inputs), True
 
 
-def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
+def lower(fn: Any, *args: Any, target: Any = "cpp", passes: Any = (), **kwargs: Any) -> Lowered:
     """Take a function or module through every stage for these arguments, without calling a compiler of machine code.
 
     Args:
         target: "cpp" is this processor. "triton:sm_80", "triton:sm_90", "triton:gfx942" ... is a GPU, which this machine need not have: the
             arguments may be tensors on the CPU, and all of them count as that GPU's. "triton" is the GPU of this machine. What is no
             string is an argument of `fn`.
+        passes: passes of your own, as for `compile`; what is no list of such is an argument of `fn`. One that fails is an error here.
 
     Raises:
         TypeError: `fn` is nothing that can be compiled, as for `compile`.
         ValueError: an unknown target, with a suggestion; for a GPU, a call that torch has on CPUs only, such as oneDNN's LSTM.
         Unsupported: the function cannot be captured in one graph; names the user's line.
         ImportFailure: the graph has no form in the IR.
+        PassError: a pass of yours fails, or has no place among the others; names it.
         CompilerNotFound: no C++ compiler: the machine that code is made for is not known.
     """
     if not isinstance(target, str):
         kwargs, target = kwargs | {"target": target}, "cpp"
+    if not isinstance(passes, list | tuple) or not all(map(is_given, passes)):
+        kwargs, passes = kwargs | {"passes": passes}, ()
+    given = passes_given(passes)
     check_function(fn, "lower")
     gpu = gpu_target(target)
     config = Config.from_environment()
@@ -342,7 +349,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
     if gpu:
         retarget(module, "cuda:0")
     stages, levels = {"aten": print_module(module)}, {"aten": print_module(module)}
-    pipeline = pipeline_of(config, gpu=is_for_gpu(module))
+    pipeline = pipeline_of(config, given, gpu=is_for_gpu(module))
     by_name = {item.name: item for item in pipeline}
 
     def keep(name: str, current: ModuleOp, seconds: float, phase: str) -> None:
@@ -351,7 +358,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
             levels[by_name[name].gives or by_name[name].level] = stages[name]
 
     ctx = CompileContext(machine(find_toolchain(), config, gpu), Diagnostics(want_remarks=True))
-    run_pipeline(ctx, module, pipeline, on_pass=keep)
+    run_pipeline(ctx, module, pipeline, on_pass=keep, limit=config.pass_seconds)
     generated = generate(module, Library(config.packing))
     here_only = [o for o in generated.host.operators.values() if gpu and any(word in o for word in ("mkldnn", "_cpu"))]
     if here_only:
@@ -370,7 +377,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
         target=f"triton:{gpu}" if gpu else target,
         _levels=ordered,
         _generated=generated,
-        _compile=(lambda: _compile_for(fn, generated, gpu)) if gpu else lambda: compile(fn),
+        _compile=(lambda: _compile_for(fn, generated, gpu)) if gpu else lambda: compile(fn, passes=given),
         _capture=captured,
         _tree=functional.output_tree,
         _grad=grad,

@@ -20,6 +20,8 @@ from xdsl.dialects.builtin import ModuleOp
 from .context import CompileContext
 
 LEVELS = ("aten", "prim", "kernel", "loop", "buffer")
+DEVICES = ("cpu", "gpu")
+SCOPES = ("inference", "forward", "backward", "step")
 
 
 class PassError(Exception):
@@ -34,9 +36,14 @@ class Pass:
         level: the IR level on which the pass works; the manager checks it.
         accepts: further levels on which it may run when a pipeline names it there.
         gives: the level of the module afterwards (default: the same).
-        after, before: names of passes, or IR levels, that it follows or precedes when both run.
+        after, before: names of passes, or IR levels, that it follows or precedes when both run. A name that is no pass is an error, unless
+            it ends with "?": `after = ("theirs?",)` holds where a pass called "theirs" is there.
         requires: names of passes, or IR levels, whose result it needs; `--until` inserts them.
         default: whether a pass of others runs without being named; those of Intarsia are listed in pipeline.py.
+        devices: "cpu" and "gpu": the programs for which it runs without being named; none: all.
+        scopes: the graphs for which it does: "inference", "forward" and "backward" (the halves of a training graph), "step" (a graph that
+            takes its gradients itself); none: all.
+        replaces: the pass in whose place it stands.
 
     Every pass has the option `remarks`: say what was done and refused, and why, as `--remarks` does for all passes.
     """
@@ -49,6 +56,9 @@ class Pass:
     before: ClassVar[tuple[str, ...]] = ()
     requires: ClassVar[tuple[str, ...]] = ()
     default: ClassVar[bool] = True
+    devices: ClassVar[tuple[str, ...]] = ()
+    scopes: ClassVar[tuple[str, ...]] = ()
+    replaces: ClassVar[str] = ""
     remarks: bool = field(default=False, kw_only=True)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:

@@ -7,25 +7,20 @@ the pass that gives `prim` and before the one that leaves it). Passes of others 
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
-from pathlib import Path
-from types import CodeType
 from typing import TypeAlias
 
 import networkx as nx
 
-from .base import LEVELS, Pass
+from .base import DEVICES, LEVELS, SCOPES, Pass
+from .plugins import Plugin, installed, left_out
 from .syntax import DEFAULT, NAME, Default, Element, PipelineError, make_pass, split_pipeline, suggest, with_insertions
 
-ENTRY_POINT_GROUP = "intarsia.passes"
 _PACKAGE = __name__.rsplit(".", 2)[0]
 _REGISTERED: ContextVar[tuple[type[Pass], ...]] = ContextVar("registered_passes", default=())
 
@@ -62,15 +57,21 @@ class Registry:
         classes: every pass by name: those of Intarsia, then those of others as they were registered.
         listed: the names of Intarsia's own; they run where a road lists them.
         instances: passes that were given as instances, in place of the default one of their class.
+        plugins: those of installed packages, by name.
     """
 
     classes: Mapping[str, type[Pass]]
     listed: frozenset[str] = frozenset()
     instances: tuple[Pass, ...] = ()
+    plugins: Mapping[str, Plugin] = field(default_factory=dict)
 
     @classmethod
-    def collect(cls, listed: Iterable[tuple[str, str]], extra: Iterable[Pass | type[Pass]] = ()) -> Registry:
-        """The passes listed (name, "module:Class"), then those of entry points, of `registered`, and `extra`.
+    def collect(
+        cls, listed: Iterable[tuple[str, str]], extra: Iterable[Pass | type[Pass]] = (), without: Collection[str] = ()
+    ) -> Registry:
+        """The passes listed (name, "module:Class"), those of `registered` and `extra`, then those of installed packages.
+
+        A pass of an installed package that cannot be used is left out, with a warning. `without`: names of passes of others to leave out.
 
         Raises:
             PipelineError: two different passes share a name, or one is listed under a name that is not its own.
@@ -84,25 +85,40 @@ class Registry:
                 raise PipelineError(f"the pass {place} is called '{kind.name}', and listed as '{name}'")
             classes[name] = kind
         own = frozenset(classes)
-        loaded: list[type[Pass]] = [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
-        for item in [*loaded, *_REGISTERED.get(), *extra]:
+        for item in [*_REGISTERED.get(), *extra]:
             kind = item if isinstance(item, type) else type(item)
-            if not kind.name:
-                raise PipelineError(f"the pass {kind.__qualname__} has no name: set the class attribute 'name'")
-            if not NAME.fullmatch(kind.name) or kind.name == DEFAULT:
-                raise PipelineError(
-                    f"the pass {kind.__qualname__} cannot be called {kind.name!r}: letters, digits, '-', '_' and '.'"
-                )
-            if kind.level not in LEVELS or (kind.gives or kind.level) not in LEVELS:
-                raise PipelineError(f"pass '{kind.name}': a level is one of {', '.join(LEVELS)}")
-            if classes.setdefault(kind.name, kind) is not kind:
-                places = " and ".join(f"{k.__module__}.{k.__qualname__}" for k in (classes[kind.name], kind))
-                raise PipelineError(f"two passes are called '{kind.name}': {places}")
+            if kind.name in without and kind.name not in own:
+                continue
+            _add(kind, classes)
             if isinstance(item, Pass):
                 instances.append(item)
-        for kind in classes.values():
+        plugins = cls._installed(classes, without)
+        for kind in [kind for name, kind in classes.items() if name not in plugins]:
             _check_references(kind, classes)
-        return cls(classes, own, tuple(instances))
+        return cls(classes, own, tuple(instances), plugins)
+
+    @staticmethod
+    def _installed(classes: dict[str, type[Pass]], without: Collection[str]) -> dict[str, Plugin]:
+        """Add the passes of installed packages to the classes, but for those that cannot be used."""
+        plugins: dict[str, Plugin] = {}
+        for plugin in installed():
+            try:
+                if plugin.kind.name not in without and classes.get(plugin.kind.name) is not plugin.kind:
+                    _add(plugin.kind, classes)
+                    plugins[plugin.kind.name] = plugin
+            except Exception as error:
+                left_out(plugin.where, _said(error))
+        checked = False
+        while not checked:  # a pass that goes may be one that another names
+            checked = True
+            for name in [*plugins]:
+                try:
+                    _check_references(classes[name], classes)
+                except Exception as error:
+                    left_out(plugins.pop(name).where, _said(error))
+                    del classes[name]
+                    checked = False
+        return plugins
 
     def parse(self, text: str, default: Sequence[Pass] | None = None) -> list[Pass]:
         """The passes of a pipeline text, in its order: `canonicalize,fuse{max-ops=8}`; syntax.py has all forms.
@@ -137,19 +153,66 @@ class Registry:
             raise PipelineError(f"unknown pass '{name}'{suggest(name, self.classes)}")
         return make_pass(kind, options or {})
 
-    def along(self, road: Road) -> list[Pass]:
+    def along(self, road: Road, device: str = "", scope: str = "") -> list[Pass]:
         """The passes of a road as listed, with those of others among them. An instance stands where its class does.
 
+        Args:
+            device, scope: what is compiled, for passes that run for some alone; "": all run.
+
         Raises:
-            PipelineError: the list contradicts an edge, or the edges of passes of others form a cycle.
+            PipelineError: the list contradicts an edge, or the edges of passes of others form a cycle, or two stand in the place of one.
         """
         given = {name: [p for p in self.instances if p.name == name] for name in self.classes}
         on_it = [name for name, _ in road]
-        listed = [item for name in on_it for item in given[name] or [self.classes[name]()]]
         check_road([self.classes[name] for name in on_it])
-        others = [name for name in self.classes if name not in on_it and (given[name] or self._is_default(name))]
-        placed = [item for name in others for item in given[name] or [self.classes[name]()]]
-        return order(listed, placed) if placed else listed
+        others = [
+            name
+            for name, kind in self.classes.items()
+            if name not in on_it and (given[name] or self._is_default(name)) and _runs_for(kind, device, scope)
+        ]
+        while True:
+            made = {name: given[name] or self._default_of(name) for name in [*on_it, *others]}
+            others = [name for name in others if made[name]]
+            instead = self._replacements(others)
+            listed = [item for name in on_it for item in made[instead.get(name, name)]]
+            placed = [item for name in others if name not in instead.values() for item in made[name]]
+            if not others:
+                return listed
+            try:
+                return order(listed, placed)
+            except PipelineError as error:
+                culprits = [name for name in error.cycle if name in self.plugins and name in others]
+                if not culprits:
+                    raise
+                for name in dict.fromkeys(culprits):
+                    left_out(self.plugins[name].where, str(error))
+                others = [name for name in others if name not in culprits]
+
+    def _replacements(self, others: list[str]) -> dict[str, str]:
+        """Which passes of others stand in the place of which."""
+        found: dict[str, str] = {}
+        for name in [*others]:
+            replaced = self.classes[name].replaces
+            if not replaced:
+                continue
+            if found.setdefault(replaced, name) == name:
+                continue
+            message = f"the passes '{found[replaced]}' and '{name}' both replace '{replaced}'"
+            if name not in self.plugins:
+                raise PipelineError(message)
+            left_out(self.plugins[name].where, message)
+            others.remove(name)
+        return found
+
+    def _default_of(self, name: str) -> list[Pass]:
+        """A pass with its default options; none of an installed package whose class needs more."""
+        try:
+            return [self.classes[name]()]
+        except Exception as error:
+            if name not in self.plugins:
+                raise
+            left_out(self.plugins[name].where, _said(error))
+            return []
 
     def _is_default(self, name: str) -> bool:
         return name not in self.listed and self.classes[name].default
@@ -159,7 +222,7 @@ class Registry:
         if until is None:
             return passes
         for index, item in enumerate(passes):
-            if until == item.name or (until in LEVELS and item.gives == until):
+            if until in (item.name, item.replaces) or (until in LEVELS and item.gives == until):
                 return passes[: index + 1]
         if until == LEVELS[0]:
             return []
@@ -212,7 +275,7 @@ def order(listed: Sequence[Pass], others: Sequence[Pass] = ()) -> list[Pass]:
         ordered = list(nx.lexicographical_topological_sort(graph, key=lambda k: k))
     except nx.NetworkXUnfeasible:
         cycle = [passes[a].name for a, _ in nx.find_cycle(graph)]
-        raise PipelineError(f"the order of passes has a cycle: {' -> '.join([*cycle, cycle[0]])}") from None
+        raise PipelineError(f"the order of passes has a cycle: {' -> '.join([*cycle, cycle[0]])}", cycle) from None
     return [passes[k] for k in ordered]
 
 
@@ -244,22 +307,64 @@ def check_road(road: Sequence[type[Pass]]) -> None:
         raise PipelineError(f"the list of passes is in a wrong order: {found}")
 
 
+def _add(kind: type[Pass], classes: dict[str, type[Pass]]) -> None:
+    """Add a pass of others by its name.
+
+    Raises:
+        PipelineError: what it says of itself makes no sense, or another pass has its name.
+    """
+    if not kind.name:
+        raise PipelineError(f"the pass {kind.__qualname__} has no name: set the class attribute 'name'")
+    if not NAME.fullmatch(kind.name) or kind.name == DEFAULT:
+        raise PipelineError(
+            f"the pass {kind.__qualname__} cannot be called {kind.name!r}: letters, digits, '-', '_' and '.'"
+        )
+    if kind.level not in LEVELS or (kind.gives or kind.level) not in LEVELS:
+        raise PipelineError(f"pass '{kind.name}': a level is one of {', '.join(LEVELS)}")
+    for where, known in (("devices", DEVICES), ("scopes", SCOPES)):
+        wrong = [x for x in _tuple_of(kind, where) if x not in known]
+        if wrong:
+            hint = suggest(str(wrong[0]), known)
+            raise PipelineError(f"pass '{kind.name}': '{where}' are of {', '.join(known)}, not {wrong[0]!r}{hint}")
+    if classes.setdefault(kind.name, kind) is not kind:
+        places = " and ".join(f"{k.__module__}.{k.__qualname__}" for k in (classes[kind.name], kind))
+        raise PipelineError(f"two passes are called '{kind.name}': {places}")
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
+
+
+def _tuple_of(kind: type[Pass], where: str) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(kind, where)
+    if isinstance(names, str):
+        raise PipelineError(f"pass '{kind.name}': '{where}' is a tuple of names, not '{names}'")
+    return names
+
+
+def _runs_for(kind: type[Pass], device: str, scope: str) -> bool:
+    return all(
+        not asked or not names or asked in names for asked, names in ((device, kind.devices), (scope, kind.scopes))
+    )
+
+
 def _check_references(kind: type[Pass], known: Mapping[str, object]) -> None:
-    """Check that `after`, `before` and `requires` of a pass name passes or levels that there are.
+    """Check that a pass names passes or levels that there are; of those with a "?" it does not matter.
 
     Raises:
         PipelineError: one does not; a wrong name would leave the order to chance.
     """
     for where in ("after", "before", "requires"):
-        names = getattr(kind, where)
-        if isinstance(names, str):
-            raise PipelineError(f"pass '{kind.name}': '{where}' is a tuple of names, not '{names}'")
-        for name in names:
-            if name not in known and name not in LEVELS:
+        for name in _tuple_of(kind, where):
+            if name not in known and name not in LEVELS and (where == "requires" or not name.endswith("?")):
                 raise PipelineError(
                     f"pass '{kind.name}': '{where}' names '{name}', which is no pass and no level"
                     f"{suggest(name, [*known, *LEVELS])}"
                 )
+    if kind.replaces and kind.replaces not in known:
+        raise PipelineError(
+            f"pass '{kind.name}': 'replaces' names '{kind.replaces}', which is no pass{suggest(kind.replaces, known)}"
+        )
 
 
 def _precedes(first: Pass | type[Pass], second: Pass | type[Pass]) -> bool:
@@ -277,44 +382,5 @@ def _precedes(first: Pass | type[Pass], second: Pass | type[Pass]) -> bool:
 
 
 def _names(references: tuple[str, ...], item: Pass | type[Pass]) -> bool:
-    return item.name in references or (item.gives in references and item.gives != item.level)
-
-
-def pass_fingerprint(passes: Iterable[Pass]) -> str:
-    """A hash over the options of all passes and the source of those that are not Intarsia's own: part of the cache key."""
-    digest = hashlib.sha256()
-    for item in passes:
-        digest.update(item.spec.encode() + b"\0")
-        kind = type(item)
-        if not is_own(kind):
-            digest.update(_source_of(kind))
-    return digest.hexdigest()
-
-
-def _source_of(kind: type) -> bytes:
-    """The source file of a class, so that helpers beside it count too; without one, its methods' bytecode."""
-    own = hashlib.sha256(b"".join(_code_bytes(kind)))
-    try:
-        path = inspect.getsourcefile(kind)
-        if path is not None:
-            own.update(Path(path).read_bytes())
-    except (OSError, TypeError):
-        pass
-    return own.digest()
-
-
-def _code_bytes(kind: type) -> Iterator[bytes]:
-    for base in kind.__mro__[:-1]:
-        if base.__module__.startswith("intarsia."):
-            continue
-        for name, member in sorted(vars(base).items()):
-            code = getattr(inspect.unwrap(member) if callable(member) else member, "__code__", None)
-            if isinstance(code, CodeType):
-                yield name.encode() + _code_text(code)
-            elif isinstance(member, str | int | float | tuple):
-                yield f"{name}={member!r}".encode()
-
-
-def _code_text(code: CodeType) -> bytes:
-    constants = [_code_text(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
-    return code.co_code + " ".join(code.co_names).encode() + b"".join(constants)
+    names = {name.removesuffix("?") for name in references}
+    return bool({item.name, item.replaces} & names) or (item.gives in names and item.gives != item.level)

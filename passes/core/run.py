@@ -6,6 +6,7 @@ import hashlib
 import operator
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..analysis.machine import Machine
 from .base import LEVELS, Pass, PassError
 from .context import CompileContext
 from .levels import first_illegal, module_levels
+from .limit import TooLong, run_within
 from .manager import is_own
 from .preconditions import check
 
@@ -29,6 +31,7 @@ class PassFailure(PassError):
 
     Attributes:
         pass_name: the pass.
+        item, reason: the pass itself, and what went wrong.
         reproducer: the file that runs it again, or None.
         owner: "module.Class" of a pass that is not Intarsia's own, else "".
     """
@@ -38,10 +41,10 @@ class PassFailure(PassError):
         file = getattr(sys.modules.get(kind.__module__), LOADED, None)
         hint = f"\nrun it again with: passes-opt --run-reproducer {reproducer}" if reproducer else ""
         hint += f" --load {file}" if reproducer and file else ""
-        self.owner = "" if is_own(kind) else f"{kind.__module__}.{kind.__qualname__}"
+        self.owner = "" if is_own(kind) else owner_of(item)
         whose = f" ({self.owner}, which is not Intarsia's own)" if self.owner else ""
         super().__init__(f"pass '{item.name}'{whose} failed: {reason}{hint}")
-        self.pass_name, self.reproducer = item.name, reproducer
+        self.pass_name, self.reproducer, self.item, self.reason = item.name, reproducer, item, reason
 
 
 class OnPass(Protocol):
@@ -66,10 +69,12 @@ def run_pipeline(
     verify_each: bool = False,
     on_pass: OnPass | None = None,
     reproducer_dir: str | Path | None = None,
+    limit: float = 0.0,
 ) -> PipelineRun:
     """Run the passes in this order on the module, in place, and verify the result.
 
-    With `reproducer_dir` a failure writes a file there that holds the module as the failing pass received it.
+    With `reproducer_dir` a failure writes a file there that holds the module as the failing pass received it. `limit`: the seconds
+    after which a pass of others is stopped; 0: never.
 
     Raises:
         PassError: a pass stands where its level does not hold; says which pass establishes it.
@@ -92,16 +97,20 @@ def run_pipeline(
             on_pass(item.name, module, 0.0, "before")
         start = time.perf_counter()
         try:
-            _apply(item, ctx, module)
+            if own[index]:
+                _apply(item, ctx, module)
+            else:
+                _apply_within(limit, item, ctx, module)
             seconds = time.perf_counter() - start
             run.seconds.append((item.name, seconds))
             if verify_each or beside or index == len(passes) - 1:
                 _verify(module, item, run, ctx)
-        except PassError:
-            raise
         except Exception as error:
+            if isinstance(error, PassError) and own[index]:
+                raise
             path = _reproduce(ctx, original, passes[: index + 1], error, reproducer_dir)
-            raise PassFailure(item, f"{type(error).__name__}: {_first_lines(error)}", path) from error
+            kind = "" if isinstance(error, PassError) else f"{type(error).__name__}: "
+            raise PassFailure(item, f"{kind}{_first_lines(error)}", path) from error
         if on_pass:
             on_pass(item.name, module, seconds, "after")
     return run
@@ -116,6 +125,27 @@ def _apply(item: Pass, ctx: CompileContext, module: ModuleOp) -> None:
         item.apply(ctx, module)
     finally:
         diagnostics.want_remarks = wanted
+
+
+class NotEnding(PassError):
+    """A pass of others took longer than it may."""
+
+
+def _apply_within(limit: float, item: Pass, ctx: CompileContext, module: ModuleOp) -> None:
+    """Run a pass of others, which may never end."""
+    try:
+        run_within(limit, f"pass '{item.name}' ({owner_of(item)})", lambda: _apply(item, ctx, module))
+    except TooLong as error:
+        places = [
+            p for p in traceback.extract_tb(error.__traceback__) if Path(p.filename).parent != Path(__file__).parent
+        ]
+        where = f"; it was at {places[-1].filename}:{places[-1].lineno}: {places[-1].line}" if places else ""
+        raise NotEnding(f"it did not end within {limit:g} s (the setting pass_seconds){where}") from None
+
+
+def owner_of(item: Pass) -> str:
+    """ "module.Class" of a pass."""
+    return f"{type(item).__module__}.{type(item).__qualname__}"
 
 
 def _own_passes(kind: type[Pass]) -> Iterator[type[Pass]]:

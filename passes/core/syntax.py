@@ -20,7 +20,15 @@ NAME = re.compile(r"[\w.-]+")
 
 
 class PipelineError(PassError):
-    """A pipeline that cannot be built: an unknown pass or option, a cycle, two passes of one name."""
+    """A pipeline that cannot be built: an unknown pass or option, a cycle, two passes of one name.
+
+    Attributes:
+        cycle: the passes of a cycle.
+    """
+
+    def __init__(self, message: str, cycle: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.cycle = tuple(cycle)
 
 
 @dataclass(frozen=True)
@@ -116,17 +124,22 @@ def with_insertions(
     Raises:
         PipelineError: it names a pass that is not among them.
     """
-    names = [item.name for item in passes]
+    names = [name for item in passes for name in (item.name, item.replaces) if name]
     for name in (*(i.name for i in element.insertions), *element.without):
         if name not in names:
             raise PipelineError(f"the default pipeline has no pass '{name}' here{suggest(name, names)}")
     found: list[Pass] = []
     for item in passes:
-        beside = [i for i in element.insertions if i.name == item.name]
+        beside = [i for i in element.insertions if i.name in (item.name, item.replaces)]
         found += [p for i in beside if i.where == "before" for p in made(i.elements)]
-        found += [item] if item.name not in element.without else []
+        found += [item] if _keeps(item, element) else []
         found += [p for i in beside if i.where == "after" for p in made(i.elements)]
     return found
+
+
+def _keeps(item: Pass, element: Default) -> bool:
+    """Whether the element leaves a pass of the default pipeline in."""
+    return not {item.name, item.replaces} & set(element.without)
 
 
 def make_pass(kind: type[Pass], options: Mapping[str, str]) -> Pass:

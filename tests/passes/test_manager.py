@@ -10,14 +10,14 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.core import manager
+from intarsia.passes.core import manager, plugins
 from intarsia.passes.core.base import LEVELS, Pass, PassError
 from intarsia.passes.core.context import CompileContext
+from intarsia.passes.core.fingerprint import pass_fingerprint
 from intarsia.passes.core.levels import module_levels
 from intarsia.passes.core.manager import (
     check_road,
     order,
-    pass_fingerprint,
     registered,
 )
 from intarsia.passes.core.run import PassFailure, run_pipeline
@@ -160,10 +160,12 @@ def test_two_passes_of_one_name() -> None:
 
 def test_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     class Point:
+        name, value = "nothing", "somewhere:Nothing"
+
         def load(self) -> type[Pass]:
             return Nothing
 
-    monkeypatch.setattr(manager, "entry_points", lambda group: [Point()] if group == "intarsia.passes" else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [Point()] if group == "intarsia.passes" else [])
     assert "nothing" in registry().classes
 
 

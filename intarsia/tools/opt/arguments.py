@@ -103,6 +103,15 @@ GROUPS: dict[str, tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = {
             {"action": "store_true", "help": "pieces between lines '// -----' are modules of their own"},
         ),
         (
+            ("--pass-seconds",),
+            {
+                "type": float,
+                "default": 120.0,
+                "metavar": "N",
+                "help": "after which a pass that is not Intarsia's own is stopped (0: never)",
+            },
+        ),
+        (
             ("--reproducer-dir",),
             {"metavar": "DIR", "help": "where a failing pass leaves its reproducer (default: here)"},
         ),

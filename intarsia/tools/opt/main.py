@@ -17,6 +17,7 @@ from ...passes.analysis.machine import Machine
 from ...passes.core.base import LEVELS, Pass, PassError
 from ...passes.core.context import CompileContext, Diagnostics
 from ...passes.core.levels import module_levels
+from ...passes.core.load import load_passes
 from ...passes.core.manager import Registry, registered
 from ...passes.core.run import REPRODUCER_HEADER, PassFailure, run_pipeline, write_reproducer
 from ...passes.core.syntax import PipelineError, pipeline_text
@@ -28,7 +29,6 @@ from .arguments import completion, parser
 from .check import Checker, Stages, WrongPass, run_on_target
 from .emit import emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
-from .load import load_passes
 from .machines import machine_of, moved
 from .reduce import Test, reduced
 from .values import Inputs, inputs_of
@@ -235,7 +235,13 @@ class _Command:
         directory = None if args.run_reproducer else args.reproducer_dir or "."
         try:
             run = run_pipeline(
-                ctx, module, passes, verify_each=args.verify_each, on_pass=on_pass, reproducer_dir=directory
+                ctx,
+                module,
+                passes,
+                verify_each=args.verify_each,
+                on_pass=on_pass,
+                reproducer_dir=directory,
+                limit=args.pass_seconds,
             )
         except PassFailure as error:
             printer.failed(error.pass_name, module)

@@ -1,0 +1,70 @@
+"""Passes of installed packages (entry points). One that cannot be used is left out and named once; nothing else changes."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from .base import Pass
+
+ENTRY_POINT_GROUP = "intarsia.passes"
+log = logging.getLogger("intarsia")
+_told: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A pass of an installed package; `where` is the entry point, as a reader finds it in the package's pyproject.toml."""
+
+    kind: type[Pass]
+    where: str
+
+
+def has_installed() -> bool:
+    """Whether an installed package declares a pass."""
+    return any(True for _ in entry_points(group=ENTRY_POINT_GROUP))
+
+
+def installed() -> list[Plugin]:
+    """The passes that installed packages declare. What cannot be imported, or is no pass, is left out."""
+    found = []
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        where = _where(point)
+        try:
+            kind = point.load()
+        except (Exception, SystemExit) as error:
+            said = traceback.format_exception_only(error)[-1].strip()
+            left_out(where, f"it cannot be imported: {said}{_line(error)}")
+            continue
+        if isinstance(kind, type) and issubclass(kind, Pass):
+            found.append(Plugin(kind, where))
+        else:
+            left_out(where, f"it is no class that derives from Pass, but {kind!r:.80}")
+    return found
+
+
+def left_out(where: str, why: str) -> None:
+    """Say, once, that a pass is not used."""
+    text = f"{where} is left out: {why}"
+    if text not in _told:
+        _told.add(text)
+        log.warning("%s", text)
+
+
+def forget_warnings() -> None:
+    """Say again what was said before."""
+    _told.clear()
+
+
+def _where(point: EntryPoint) -> str:
+    distribution = getattr(point, "dist", None)
+    package = "" if distribution is None else f"{distribution.name} {distribution.version}, "
+    return f"the installed pass '{point.name}' ({package}{point.value})"
+
+
+def _line(error: BaseException) -> str:
+    """The last line of a package's own where an import failed."""
+    places = [p for p in traceback.extract_tb(error.__traceback__) if "importlib" not in p.filename]
+    return f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
