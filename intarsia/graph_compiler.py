@@ -25,6 +25,7 @@ from .explain import logs
 from .explain.roofline import WATCH
 from .extend.configured import Passes, pipeline_of
 from .extend.failures import blame, culprits, put_back, with_reproducer
+from .frontend.branches.written import WRITTEN, or_put_back
 from .frontend.distributed.agreement import compare
 from .frontend.errors import Unsupported
 from .frontend.functional.trace import functionalize
@@ -522,7 +523,8 @@ def _or_eager(run: GraphFunction, gm: fx.GraphModule, program: Program) -> Graph
         except UnplannedResult as error:
             if isinstance(error, Unassumed) and VISIBLE in gm.meta:
                 raise  # a forward half is not what the program says: see `as_assumed`
-            eager, kept = run_eager(gm, str(error))[0], (chosen[0], program.may_take)
+            eager = or_put_back(run_eager(gm, str(error))[0], gm.meta.get(WRITTEN))
+            kept = chosen[0], program.may_take
             chosen[0], program.may_take = kept if isinstance(error, Unassumed) else (eager, False)
         return eager(*args)
 

@@ -21,6 +21,7 @@ from .config import Config
 from .counters import COUNTERS
 from .explain.roofline import WATCH, watching
 from .extend.configured import Passes
+from .frontend.branches.written import WRITTEN, or_put_back
 from .frontend.errors import Busy
 from .frontend.functional.results import root_of
 from .frontend.gradients.nodes import OUTSIDE, has_gradients
@@ -171,7 +172,7 @@ def as_assumed(made: GraphFunction, gm: fx.GraphModule) -> GraphFunction:
             return made(*args)
         except Unassumed as error:
             text = str(error)
-        return run_eager(gm, text)[0](*args)
+        return or_put_back(run_eager(gm, text)[0], gm.meta.get(WRITTEN))(*args)
 
     return run
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from ..torch_private.autograd_graph import set_versions
 from ..torch_private.symbols import hint_of
 from ..values.kinds import isinstance
 
-__all__ = ["keep", "put_back", "unkept", "written_inputs"]
+__all__ = ["WRITTEN", "keep", "or_put_back", "put_back", "unkept", "written_inputs"]
+
+WRITTEN = "written"  # in the `meta` of a graph whose call runs again where it raises: the places of the inputs that it writes to
 
 _MOST_BYTES = 1 << 24  # a copy of more in each call costs more than a break
 
@@ -44,6 +47,29 @@ def keep(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, int]]:
     """Copies of the tensors, and how often each was written to."""
     with torch.no_grad():
         return [(tensor, tensor.clone(), tensor._version) for tensor in tensors]
+
+
+def or_put_back(function: Callable[..., Any], places: Sequence[int] | None) -> Callable[..., Any]:
+    """A graph in eager that writes to the arguments at these places. Where it raises, they are as they were, and the error says so,
+    unless autograd has recorded the writes: then it is the program's error.
+    """
+    if not places:
+        return function
+
+    def run(*args: Any) -> Any:
+        tensors = [args[k] for k in places if isinstance(args[k], Tensor)]
+        kept = keep(tensors)
+        try:
+            return function(*args)
+        except Exception as error:
+            if any(t.requires_grad for t in tensors):
+                error.of_program = True  # type: ignore[attr-defined]
+            else:
+                put_back(kept)
+                error.unwritten = True  # type: ignore[attr-defined]
+            raise
+
+    return run
 
 
 def put_back(kept: list[tuple[Tensor, Tensor, int]]) -> None:

@@ -469,8 +469,11 @@ def _finish(
     module = vm.out.finish(outputs)
     repeatable = is_repeatable(vm)
     module.meta["gradients"] = body.gradients
+    inputs = written.written_inputs(vm)
+    if repeatable:
+        module.meta[written.WRITTEN] = [k for k, info in enumerate(vm.out.used) if any(info is i for i in inputs)]
     fetch = _given(vm.out.used, emit)
-    keeps = "".join(f"{body.value(info.fake)}, " for info in written.written_inputs(vm)) if failing else ""
+    keeps = "".join(f"{body.value(info.fake)}, " for info in inputs) if failing else ""
     emit.lines += parameters.given(emit, vm.guards)
     shown = profiling.test(emit)
     rest = "\n".join([*fetch, *body.post, text])

@@ -40,7 +40,7 @@ from ..torch_private.dtensor import holds_others
 from ..torch_private.fake import fake_mode_of, is_fake
 from ..torch_private.functions import OpOverload
 from ..torch_private.graphs import lazy_graph_module
-from ..torch_private.symbols import scalar_outputs
+from ..torch_private.symbols import same_again, scalar_outputs
 from .again import LATE, compute_again
 from .device_numbers import LIFTED, place_numbers
 from .numbers import has_number, with_tensors
@@ -188,10 +188,14 @@ class Tracer(CaptureMode):
                 return REGIONS[node.target](self, *args, **kwargs)
             with self:
                 if node.op == "call_function":
-                    return node.target(*args, **kwargs)  # type: ignore[operator]
-                if node.op == "call_method":
-                    return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-                return self.gm.get_submodule(str(node.target))(*args, **kwargs)
+                    result = node.target(*args, **kwargs)  # type: ignore[operator]
+                elif node.op == "call_method":
+                    result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+                else:
+                    result = self.gm.get_submodule(str(node.target))(*args, **kwargs)
+            if "val" in node.meta:  # of a trace with gradients
+                self.symbols.rename(same_again(result, node.meta["val"]))
+            return result
         except Unsupported:
             raise
         except Exception as error:
@@ -298,6 +302,7 @@ class Tracer(CaptureMode):
             raise self.unsupported(f"{func} returns a view of something that is not its first argument")
         value = Value(result, node, storage, storage.version, parent, view)
         self._remember(result, value)
+        self.symbols.bind_unknown(result, node)
 
     def inner(self, gm: fx.GraphModule, given: Sequence[Any]) -> FunctionalGraph:
         """The functional graph of a function that an operator of this graph is given."""

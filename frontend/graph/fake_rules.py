@@ -29,6 +29,9 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
         refuse(*args, **(kwargs or {}))
     if mode.shape_env is not None:
         rely_on_sizes(func, args)
+    if func in _OF_VIEWS:
+        with mode:
+            return args[0].new_empty(args[1])  # torch would compare sizes that it does not know
     if func in _SHUFFLES and any(type(n) is int and n == 0 for n in args[0].shape) and args[0].device.type == "cpu":
         if func is torch.ops.aten.pixel_unshuffle.default:
             FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})  # for its checks
@@ -81,6 +84,8 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     return _statistics(mode, args, result) if func in _NORMS else result
 
 
+# Gradients of views: of the sizes that they are given.
+_OF_VIEWS = {torch.ops.aten.slice_backward.default, torch.ops.aten.select_backward.default}
 _UNIQUE = {
     torch.ops.aten._unique2.default,
     torch.ops.aten.unique_dim.default,

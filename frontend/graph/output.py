@@ -158,7 +158,6 @@ class OutputGraph:
         if info.replaced:
             raise GraphBreak("a tensor is used whose .data was assigned")
         if info.node is None:
-            self.read.check_gradients(info)
             info.node = self._new_placeholder(self._name_for(info.source.name()))
             info.node.meta.update(example_value=info.fake, source=info.source, static_input=info.static)
             info.node.meta[TEMPORARY] = info.temporary

@@ -19,7 +19,6 @@ from .sym_nodes import to_expr
 __all__ = ["check_relation", "read_list", "read_number", "read_truth", "with_numbers"]
 
 _WHOLE = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
-_READ = "a tensor's value is read (.item()) in a graph that takes gradients"
 _MOST = 64  # numbers of one list
 
 
@@ -35,10 +34,7 @@ def read_number(vm: Interpreter, tensor: Tensor) -> Any:
     with torch.no_grad():
         made = vm.out.call_method("reshape", (tensor, ()), {}) if tensor.dim() else tensor
         made = vm.out.call_method("clone", (made,), {})
-    here = vm.gradients.here(vm, _READ)
-    refused = GraphBreak(_READ)
-    refused.frames, refused.split = here.frames, here.split
-    return vm.out.read.number(vm.out, tensor, made, refused)
+    return vm.out.read.number(vm.out, tensor, made)
 
 
 def read_truth(vm: Interpreter, tensor: Tensor) -> Any:
@@ -83,7 +79,6 @@ def check_relation(vm: Interpreter, condition: Any) -> bool:
     """Note in the graph that a relation between numbers holds that only the running program knows; False of any other condition."""
     if not isinstance(condition, torch.SymBool) or not vm.out.read.is_read(condition):
         return False
-    vm.out.read.refuse_gradients(vm.out, GraphBreak("a number that is read of tensors is checked, with gradients"))
     expr = to_expr(condition)  # as long as torch's environment does not take it for true
     try:
         torch._check(condition)

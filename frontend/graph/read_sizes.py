@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from ..errors import GraphBreak
 from ..torch_private.fake import needs_dynamic_sizes
 from ..torch_private.functions import OpOverload
-from ..torch_private.symbols import hint_of, is_unknown, no_longer_pending, scalar_outputs, unknown_symbol
+from ..torch_private.symbols import hint_of, is_unknown, no_longer_pending, scalar_outputs, shows, unknown_symbol
 
 __all__ = ["READS", "ReadSizes", "rely_on_narrow", "rely_on_sizes", "resizes"]
 
@@ -32,7 +32,6 @@ class ReadSizes:
     def __init__(self) -> None:
         self.allow: Callable[[], bool] = bool
         self.node: Callable[[Tensor], fx.Node]
-        self._first: GraphBreak | None = None  # where a number was read or checked first
         self._numbers: dict[tuple[int, int], Any] = {}  # by the tensor, which the graph keeps, and its version
         self._shown: dict[sympy.Symbol, tuple[fx.Node, int | None, Any]] = {}
         # Those that are read where they are first asked for, of 0-dim tensors.
@@ -54,17 +53,19 @@ class ReadSizes:
 
     def kept(self) -> tuple[Any, ...]:
         """What is known by now; `put_back` forgets what came later: its nodes are those of another graph."""
-        return self._first, dict(self._numbers), dict(self._shown)
+        return dict(self._numbers), dict(self._shown)
 
     def put_back(self, kept: tuple[Any, ...]) -> None:
-        self._first, self._numbers, self._shown = kept
+        self._numbers, self._shown = kept
 
     def bind_sizes(self, tensor: Tensor, node: fx.Node) -> None:
         """The node's result shows what its sizes are."""
         for dim, size in enumerate(tensor.shape):
             symbol = unknown_symbol(size)
             if symbol is not None:
-                self._shown.setdefault(symbol, (node, dim, size))
+                if symbol not in self._shown:
+                    self._shown[symbol] = node, dim, size
+                    shows(node, symbol, dim)
                 no_longer_pending(size)
 
     def shown(self, symbol: sympy.Symbol) -> tuple[Tensor, str]:
@@ -94,17 +95,6 @@ class ReadSizes:
         """Whether the graph has one."""
         return bool(self._shown or self.late)
 
-    def check_gradients(self, info: Any) -> None:
-        """Break where a number was read, if the graph takes gradients: checks of numbers are lost where torch traces these."""
-        if self._first is not None and info.requires_grad and torch.is_grad_enabled():
-            raise self._first
-
-    def refuse_gradients(self, out: Any, refused: GraphBreak) -> None:
-        """Break, with `refused`, as soon as the graph takes gradients: now, or at the input that brings them."""
-        self._first = self._first or refused
-        for info in out.used:
-            self.check_gradients(info)
-
     def unread(self, out: Any, outputs: Sequence[Tensor]) -> list[Tensor]:
         """What nothing reads though its operator may raise, as sizes decide: traces with gradients leave out what is no result."""
         taken = {id(t) for t in outputs}
@@ -117,9 +107,8 @@ class ReadSizes:
         """The number that was read of a tensor which nobody has written to since; else None."""
         return None if written else self._numbers.get((id(tensor), tensor._version))
 
-    def number(self, out: Any, of: Tensor, tensor: Tensor, refused: GraphBreak) -> Any:
-        """The number in a tensor, a copy `of` another one that nobody else writes to; `refused` is the break here."""
-        self.refuse_gradients(out, refused)
+    def number(self, out: Any, of: Tensor, tensor: Tensor) -> Any:
+        """The number in a tensor, a copy `of` another one that nobody else writes to."""
         with scalar_outputs(out.shape_env):
             value = tensor.item()
         symbol = unknown_symbol(value)
@@ -128,6 +117,7 @@ class ReadSizes:
         self._numbers[id(of), of._version] = value
         node = out.record_number("item", (out.node(tensor),), value)
         self._shown.setdefault(symbol, (node, None, value))
+        shows(node, symbol, None)
         no_longer_pending(value)
         return value
 
@@ -168,6 +158,9 @@ def rely_on_sizes(func: Any, args: Any) -> None:
     if func is torch.ops.aten.select.int and _is_unknown(args[2]):
         torch._check(args[2] >= 0)
         torch._check(args[2] < args[0].shape[args[1]])
+    if func is torch.ops.aten.repeat.default and torch.is_grad_enabled():
+        for repeats in filter(_is_unknown, args[1]):  # autograd's formula asks
+            torch._check(repeats > 1)
     unknown = [n for n in args[0].shape if _is_unknown(n)]
     unlike = _unlike(func) if unknown and isinstance(func, OpOverload) else None
     if unlike == 0 and len(args) > 1 and _reduces(func):

@@ -12,7 +12,7 @@ import sympy
 import torch
 from torch import Tensor, fx
 
-from ..torch_private.symbols import is_unknown, known_of, sym_sqrt
+from ..torch_private.symbols import is_unknown, known_of, sym_sqrt, unknown_symbol
 from ..values.kinds import isinstance
 
 aten = torch.ops.aten
@@ -50,6 +50,12 @@ class SymNodes:
             self._offer(stride, aten.sym_stride.int, node, dim)
         self._offer(tensor.storage_offset(), aten.sym_storage_offset.default, node)
 
+    def bind_unknown(self, view: Tensor, node: fx.Node) -> None:
+        """``node`` computes a view, whose sizes may show symbols that nothing else does: `x[:n]` has at most n."""
+        for dim, size in enumerate(view.shape):
+            if isinstance(size, torch.SymInt) and unknown_symbol(size) is not None:
+                self._offer(size, aten.sym_size.int, node, dim)
+
     def _offer(self, size: Any, *call: Any) -> None:
         if isinstance(size, Symbolic) and size.node.expr.is_Symbol:
             self.sources.setdefault(size.node.expr, (size, *call))
@@ -59,6 +65,14 @@ class SymNodes:
         symbol = size.node._expr
         if node.op != "placeholder" and symbol.is_Symbol and is_unknown(symbol):
             self.unknown.setdefault(symbol, (size, node, known_of(size)))
+
+    def rename(self, pairs: list[tuple[Any, Any]]) -> None:
+        """Symbols have got the names that they had in an earlier trace."""
+        for symbol, known in pairs:
+            if symbol in self.nodes:
+                self.nodes.setdefault(known, self.nodes[symbol])
+            if symbol in self.sources:
+                self.sources.setdefault(known, self.sources[symbol])
 
     def relied_on(self) -> list[fx.Node]:
         """The nodes that show a symbol without a hint of which something has been taken for granted since, read or not."""

@@ -15,16 +15,15 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import Busy
-from ..graph.value_errors import may_raise, raises_on_values
+from ..graph.value_errors import may_raise
 from .autograd_graph import NOT_ARRIVING, hook_keeper
 from .batches import is_batched, one_by_one
 from .dispatch import is_seeded, python_dispatcher
-from .joint import Joint
-from .symbols import scalar_outputs
+from .joint import Joint, gives_nothing, raise_unread, shows_number
+from .symbols import none_pending, scalar_outputs
 
 
 @contextmanager
@@ -192,7 +191,7 @@ def aot_autograd(
     from torch._guards import TracingContext, tracing
 
     def partition(module: torch.fx.GraphModule, _: Any, *, num_fwd_outputs: int, **settings: Any) -> Any:
-        unread = _raise_unread(module.graph)
+        unread = raise_unread(module.graph)
         effects.count = False
         prepare(module)
         return split(Joint(module, num_fwd_outputs, unread))
@@ -239,6 +238,7 @@ def aot_autograd(
             mode = _mode_of(example_inputs)
             if mode is not None and mode.shape_env is not None:
                 stack.enter_context(scalar_outputs(mode.shape_env))  # those that capture let through
+                stack.enter_context(none_pending(mode.shape_env))
             stack.enter_context(tracing(context))
             return aot_module_simplified(  # type: ignore[no-any-return]
                 gm,
@@ -371,25 +371,7 @@ def _effects_count() -> Iterator[_SideEffects]:
         plain.update(made)
 
 
-def _gives_nothing(function: object) -> bool:
-    """An operator that is called for a check alone."""
-    return isinstance(function, OpOverload) and function.namespace == "aten" and not function._schema.returns
-
-
-_EFFECTS = (is_seeded, _gives_nothing, may_raise)
-
-
-def _raise_unread(joint: fx.Graph) -> set[fx.Node]:
-    """The program's own operators that raise on values and that no result of the joint graph needs."""
-    read: set[fx.Node] = set()
-    for node in reversed(joint.nodes):
-        if node.op == "output" or node in read:
-            read.update(node.all_input_nodes)
-    arriving: set[fx.Node] = set()  # what is made of gradients is made in backward
-    for node in joint.nodes:
-        if "tangents" in node.name if node.op == "placeholder" else not arriving.isdisjoint(node.all_input_nodes):
-            arriving.add(node)
-    return {n for n in joint.nodes if n not in read | arriving and (raises_on_values(n) or _gives_nothing(n.target))}
+_EFFECTS = (is_seeded, gives_nothing, may_raise, shows_number)
 
 
 def _check_as_eager(gm: torch.fx.GraphModule, metadata: Any) -> None:

@@ -13,13 +13,26 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch import fx
+from torch import Tensor, fx
 from torch._ops import HigherOrderOperator, OpOverload
 
+from ..graph.value_errors import raises_on_values
 from .dispatch import draws_numbers, is_seeded
 from .graphs import lazy_graph_module
+from .symbols import is_relied_on, unknown_symbol
 
-__all__ = ["Joint", "has_effect", "hint", "is_size", "is_view", "may_repeat", "without_unread"]
+__all__ = [
+    "Joint",
+    "gives_nothing",
+    "has_effect",
+    "hint",
+    "is_size",
+    "is_view",
+    "may_repeat",
+    "raise_unread",
+    "shows_number",
+    "without_unread",
+]
 
 
 def is_size(node: fx.Node) -> bool:
@@ -250,3 +263,40 @@ def _is_unknown(node: fx.Node) -> bool:
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     return bool(free_unbacked_symbols(node.meta.get("val")))
+
+
+def gives_nothing(function: object) -> bool:
+    """An operator that is called for a check alone."""
+    return isinstance(function, OpOverload) and function.namespace == "aten" and not function._schema.returns
+
+
+def shows_number(function: object) -> bool:
+    """An operator whose result shows a number that only the running program knows."""
+    return isinstance(function, OpOverload) and not _SHOW_NUMBERS.isdisjoint(function.tags)
+
+
+_SHOW_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def _shows_checked(node: fx.Node) -> bool:
+    """Whether something was taken for granted of a number that a node shows, which nothing else might."""
+    value = node.meta.get("val") if shows_number(node.target) else None
+    sizes = value.shape if isinstance(value, Tensor) else (value,)
+    return any(isinstance(n, torch.SymInt) and unknown_symbol(n) is not None and is_relied_on(n) for n in sizes)
+
+
+def _is_asked(node: fx.Node) -> bool:
+    return raises_on_values(node) or gives_nothing(node.target) or _shows_checked(node)
+
+
+def raise_unread(joint: fx.Graph) -> set[fx.Node]:
+    """The program's own operators that raise on values and that no result of the joint graph needs."""
+    read: set[fx.Node] = set()
+    for node in reversed(joint.nodes):
+        if node.op == "output" or node in read:
+            read.update(node.all_input_nodes)
+    arriving: set[fx.Node] = set()  # what is made of gradients is made in backward
+    for node in joint.nodes:
+        if "tangents" in node.name if node.op == "placeholder" else not arriving.isdisjoint(node.all_input_nodes):
+            arriving.add(node)
+    return {n for n in joint.nodes if n not in read | arriving and (_is_asked(n))}

@@ -167,6 +167,57 @@ def no_longer_pending(value: Any) -> None:
     value.node.shape_env.pending_fresh_unbacked_symbols.clear()
 
 
+def shows(node: Any, symbol: Any, dim: int | None) -> None:
+    """Say of a node of a graph that its result is where a symbol comes from, or that its result's size is: AOTAutograd, which runs
+    the graph again, then gives what it finds there the same name. Tried with torch 2.13.
+    """
+    from torch.fx.experimental.symbolic_shapes import CallMethodKey
+    from torch.utils._pytree import SequenceKey
+
+    path: tuple[Any, ...] = () if dim is None else (CallMethodKey("size"), SequenceKey(dim))
+    node.meta.setdefault("unbacked_bindings", {})[symbol] = path
+
+
+def renamed(symbol: Any, shape_env: Any) -> Any:
+    """What a symbol was called where its number came up first."""
+    while symbol in shape_env.unbacked_renamings:
+        symbol = shape_env.unbacked_renamings[symbol]
+    return symbol
+
+
+def same_again(found: Any, before: Any) -> list[tuple[Any, Any]]:
+    """Give the symbols without a hint in what an operator gives when it runs again the names that they had before; the pairs of both.
+
+    What has been taken for granted of them holds of the new ones, too.
+    """
+    if isinstance(found, Tensor) and isinstance(before, Tensor) and found.dim() == before.dim():
+        return [pair for a, b in zip(found.shape, before.shape, strict=True) for pair in same_again(a, b)]
+    if not isinstance(found, torch.SymInt) or not isinstance(before, torch.SymInt):
+        return []
+    symbol, env = unknown_symbol(found), found.node.shape_env
+    known = before.node._expr
+    if symbol is None or not known.is_Symbol or not is_unknown(known) or env is not before.node.shape_env:
+        return []
+    known, own = renamed(known, env), renamed(symbol, env)
+    if own == known:
+        return []
+    if own != symbol:  # one symbol now for what had two: torch remembers the rows of a mask
+        own, known = known, own
+    if env.replace(own) == env.replace(known):
+        env.unbacked_renamings[own] = known
+    else:
+        env._rename_unbacked_to(own, known)
+    return [(own, known)]
+
+
+@contextmanager
+def none_pending(shape_env: Any) -> Iterator[None]:
+    """Inside, torch does not look for what shows new symbols: a write to a part of a tensor (`x[:n] = 0`) shows none of its sizes."""
+    shape_env.pending_fresh_unbacked_symbols.clear()
+    with shape_env.ignore_fresh_unbacked_symbols():
+        yield
+
+
 def is_unknown(symbol: Any) -> bool:
     """Whether only the running program knows what a symbol is."""
     return str(symbol.name).startswith(("u", "zuf"))
@@ -174,9 +225,17 @@ def is_unknown(symbol: Any) -> bool:
 
 def known_of(value: Any) -> Any:
     """What torch's environment has for granted of a symbol: its range, what it equals, in how many relations it stands."""
-    env, symbol = value.node.shape_env, value.node._expr
+    env = value.node.shape_env
+    symbol = renamed(value.node._expr, env)
     asserts = sum(symbol in a.expr.free_symbols for found in env.deferred_runtime_asserts.values() for a in found)
     return env.var_to_range.get(symbol), env.replacements.get(symbol), asserts
+
+
+def is_relied_on(value: Any) -> bool:
+    """Whether something is taken for granted of a symbol without a hint."""
+    limits, same, asserts = known_of(value)
+    bounded = limits is not None and (limits.lower.is_Integer or limits.upper.is_Integer)
+    return bounded or same is not None or asserts > 0
 
 
 def hint_of(value: Any) -> Any:

@@ -97,7 +97,7 @@ class Sizes:
             sizes = enumerate(value.shape) if isinstance(value, Tensor) else ((-1, value),)
             for d, size in sizes:
                 if isinstance(size, torch.SymInt) and size.node._expr.is_Symbol:
-                    name = str(size.node._expr)
+                    name = str(_own(size))
                     if name not in self.bound and name not in self.late and name not in found:
                         found[name] = size, (name, position, d)
         if not found:
@@ -109,7 +109,7 @@ class Sizes:
 
     def _of_one(self, size: Any, read: bool) -> list[tuple[str, Dim, Dim]]:
         """What is known of one symbol: its range, and what it equals. Numbers that are read may be negative, which none of ours is."""
-        raw, env = size.node._expr, size.node.shape_env
+        raw, env = _own(size), size.node.shape_env
         own = symbol(str(raw))
         low, high = _range(size, raw)
         rows: list[tuple[str, Dim, Dim]] = [("le", low, own)] if low > 0 or read else []
@@ -121,7 +121,7 @@ class Sizes:
         """The relations that torch has put off until the program runs, as soon as all their symbols are bound."""
         rows: list[tuple[str, Dim, Dim]] = []
         for each in (a for asserts in env.deferred_runtime_asserts.values() for a in asserts):
-            names = {str(s) for s in each.expr.free_symbols}
+            names = {str(s) for s in env.replace(each.expr).free_symbols}
             if each.expr not in self._assumed and names <= self.late | self.bound.keys():
                 self._assumed.add(each.expr)
                 rows += self._relation(env.replace(each.expr))
@@ -186,6 +186,14 @@ _RELATIONS: dict[Any, tuple[str, bool, int]] = {
 
 def _without_one(value: sympy.Expr) -> sympy.Expr:
     return sympy.Max(*[a for a in value.args if a != 1])
+
+
+def _own(size: Any) -> sympy.Symbol:
+    """The symbol that a size is, by the name that it had in the first of several traces."""
+    found, names = size.node._expr, size.node.shape_env.unbacked_renamings
+    while found in names:
+        found = names[found]
+    return found
 
 
 def _range(size: Any, expr: sympy.Symbol) -> tuple[int, int | None]:

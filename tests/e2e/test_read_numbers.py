@@ -144,27 +144,6 @@ def test_a_number_decides() -> None:
         torch.testing.assert_close(compiled(x), decided(x))
 
 
-def trained(x: Tensor, w: Tensor) -> Tensor:
-    n = count(x)
-    torch._check(n > 0)
-    return (x @ w)[:n].exp().sum() * n
-
-
-def test_graphs_that_take_gradients_break() -> None:
-    """Checks would be lost."""
-    compiled = intarsia.compile(trained)
-    with torch.enable_grad():
-        for x in (some(3), some(1)):
-            found = []
-            for function in (trained, compiled):
-                w = torch.ones(8, 5, requires_grad=True)
-                value = function(x, w)
-                found.append((value, torch.autograd.grad(value, w)))
-            torch.testing.assert_close(*found)
-        with pytest.raises(RuntimeError, match="Expected cond"):
-            compiled(some(0), torch.ones(8, 5, requires_grad=True))
-
-
 def unread(x: Tensor) -> Tensor:
     torch._check((x > 0).sum().item() <= 2)
     return x.sin()
