@@ -38,6 +38,7 @@ try:
     from .frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
     from .graph_compiler import default_backend
     from .integrations import accelerate as _accelerate
+    from .report.report import ReportPage, report
 except Exception as _error:
     _torch_version = str(getattr(_sys.modules.get("torch"), "__version__", ""))
     # `python -m intarsia doctor` imports the package before it runs: what does not load is said there, not shown as a traceback
@@ -67,6 +68,7 @@ __all__ = [
     "Exported",
     "GraphBreak",
     "Lowered",
+    "ReportPage",
     "Unsupported",
     "allow_in_graph",
     "assume_constant_result",
@@ -88,6 +90,7 @@ __all__ = [
     "mark_static",
     "maybe_mark_dynamic",
     "register_backend",
+    "report",
     "reset",
     "save_cache_artifacts",
     "set_logs",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from .report import record
 from .targets.host.packed import packed_bytes
 from .targets.host.pool import kept_bytes
 from .targets.recordings.graphs import STATISTICS, recorded_bytes
@@ -44,6 +45,7 @@ class Counters:
         """Add time to a phase."""
         with self.lock:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+        record.spent(phase, seconds)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

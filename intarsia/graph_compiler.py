@@ -50,6 +50,7 @@ from .passes.core.fingerprint import pass_fingerprint
 from .passes.core.plugins import forget_warnings as forget_left_out
 from .passes.core.run import PassFailure, run_pipeline
 from .passes.core.syntax import pipeline_text
+from .report.record import Passes, is_recording
 from .targets.build.cache import Cache, Entry, NoRoom, cache_key, shared_cache
 from .targets.build.program import Program, UnusableLibrary, build, generate, load
 from .targets.build.toolchain import (
@@ -102,6 +103,7 @@ class Report:
         cached: whether it came from the cache.
         half: "forward" or "backward" of a graph with gradients, else "".
         partition: what a forward half saves for backward; of a program that takes its gradients itself, what it keeps.
+        passes: the IR behind each pass, where a recording was under way (`report/record.py`).
     """
 
     program: Program | None = None
@@ -110,6 +112,7 @@ class Report:
     cached: bool = False
     half: str = ""
     partition: Partition | None = None
+    passes: Passes | None = None
 
 
 def compile_graph(
@@ -238,7 +241,7 @@ def _name_of(
         or config.verify_each
         or not config.cache
         or debug
-        or logs.enabled("ir")
+        or logs.shows_passes()
     ):
         return None
     plain = repr(replace(config, **_DECIDE_NO_CODE))
@@ -294,7 +297,7 @@ def compile_module(
     with COUNTERS.phase("key"):
         gpu = gpu_of(module)
         here = machine(toolchain, config, "" if gpu is None else capability(gpu))
-        ctx = CompileContext(here, Diagnostics(want_remarks=bool(config.debug)))
+        ctx = CompileContext(here, Diagnostics(want_remarks=bool(config.debug) or is_recording()))
         pipeline = pipeline_of(config, passes, gpu=gpu is not None, scope=scope, without=without)
         cache = open_cache(config)
         choices = Choices(cache.root if config.cache else None) if config.libraries == "measure" else None
@@ -313,7 +316,7 @@ def compile_module(
             isa=toolchain.identity + cpu_identity() + (gpu_identity() if gpu is not None else ""),
         )
     with COUNTERS.phase("load"):
-        share = config.cache and not debug and not logs.enabled("ir")
+        share = config.cache and not debug and not logs.shows_passes()
         entry = cache.get(key) if share else None
         stored = None if entry is None else _loaded(cache, entry, library, config)
         if stored is not None:
@@ -363,7 +366,7 @@ def compile_module(
             gpu="" if generated.host.gpu is None else capability(generated.host.gpu),
             share=share,
         )
-    return program, Report(program, diagnostics=ctx.diagnostics)
+    return program, Report(program, diagnostics=ctx.diagnostics, passes=pass_log.passes)
 
 
 def internal_reason(error: Exception) -> str:

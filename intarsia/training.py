@@ -54,6 +54,7 @@ from .linear_losses import without_logits
 from .partition.arriving import depends, without
 from .partition.choose import Partition, split
 from .partition.prepare import prepare
+from .report.record import now_recording, resumed
 from .second_order import twice_differentiable
 from .targets.build.program import Program
 from .targets.errors import Unassumed
@@ -204,6 +205,7 @@ class Half:
         graph.recompile()
         self.name, self.graph, self.inputs = name, graph, inputs
         self.config, self.passes, self.reports, self.watch = config, passes, reports, watch
+        self.recording = now_recording()  # backward is compiled later, perhaps by another thread
         self.visible = graph.meta.get(VISIBLE) if name == "forward" else 0
         self.function: GraphFunction | None = None
         self.program: Program | None = None  # until it is known that calls run as planned
@@ -222,6 +224,7 @@ class Half:
             graph = without(self.graph, _arriving(self.graph.graph), missing)
             half = Half(self.name, graph, self.inputs, self.config, self.passes, self.reports, self.watch)
             half.tokens, half.partition, half.halves = self.tokens, self.partition, self.halves
+            half.recording = self.recording
             if self.others or self.function is not None:
                 self.halves.stop()  # forward's memory is for one
             half = self.others.setdefault(missing, half)
@@ -279,7 +282,13 @@ class Half:
             if self.function is None:
                 if self.others:
                     self.halves.stop()
-                with outside_of_tracing(), torch.no_grad(), COUNTERS.phase(self.name), watching(self.watch):
+                with (
+                    resumed(self.recording),
+                    outside_of_tracing(),
+                    torch.no_grad(),
+                    COUNTERS.phase(self.name),
+                    watching(self.watch),
+                ):
                     self.function = self._first(self._compiled())
             return self.function
         finally:

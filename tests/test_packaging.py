@@ -54,6 +54,16 @@ def test_the_source_archive_has_everything(place: str) -> None:
     assert f"graft {place}\n" in (ROOT / "MANIFEST.in").read_text() and (ROOT / place).is_dir()
 
 
+def test_the_page_of_reports_is_package_data() -> None:
+    from intarsia.report.page import SCRIPTS
+
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    assert data["intarsia.report"] == ["web/*"]
+    assert "recursive-include intarsia/report/web *\n" in (ROOT / "MANIFEST.in").read_text()
+    there = {path.name for path in (ROOT / "intarsia" / "report" / "web").iterdir()}
+    assert there == {f"{name}.js" for name in SCRIPTS} | {"page.html", "page.css"}
+
+
 def test_every_setting_is_in_the_table() -> None:
     text = (ROOT / "docs" / "settings.md").read_text()
     sys.path.insert(0, str(ROOT / "docs"))

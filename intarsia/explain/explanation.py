@@ -25,7 +25,9 @@ from ..frontend.guards.guards import GuardSet
 from ..frontend.runtime.callable import compile_callable
 from ..graph_compiler import Report, open_cache, reports_of
 from ..ir.fx.importer import user_line
+from ..ir.text import parse_module
 from ..partition.choose import Partition
+from ..report.record import now_recording
 from ..targets.host.memory import eager_bytes
 from ..targets.host.render import render
 from ..targets.recordings.graphs import WARM
@@ -35,6 +37,7 @@ from .history import Compiled, Fallback, History, Recompile
 from .kernel_facts import KernelFacts, kernel_facts
 from .logs import count, guard_lines, next_pieces
 from .roofline import Times, measured, watching
+from .steps import LIBRARY, Step, module_of_node, steps_of
 from .text import text_of
 
 __all__ = [
@@ -44,6 +47,7 @@ __all__ = [
     "GraphInfo",
     "GuardInfo",
     "KernelInfo",
+    "LibraryInfo",
     "OpInfo",
     "RecompileInfo",
     "explain",
@@ -52,11 +56,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class OpInfo:
-    """One operation of a graph: its name, the function or method name that the graph calls, the user's line."""
+    """One operation of a graph: its name, the function or method name that the graph calls, the user's line.
+
+    `module`: the path of the module whose parameters it reads, as "transformer.h.0.attn"; "" where it reads none.
+    """
 
     name: str
     target: Any
     place: SourceLine | None
+    module: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,12 +72,26 @@ class KernelInfo:
     """One generated kernel: its name, the user's lines that it computes (`file:line`), and the half it is in ("" without gradients).
 
     `facts`: its device, grid and warps, and the bytes that it has to move; None for a kernel that stands for a library call.
+    `calls`: how often a call of the program launches it. `modules`: the modules whose parameters it reads, in the order of its launches.
     """
 
     name: str
     lines: tuple[str, ...] = ()
     half: str = ""
     facts: KernelFacts | None = None
+    calls: int = 0
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LibraryInfo:
+    """A library's operator that a program calls: how often, and for which of the user's lines (`file:line`) and modules."""
+
+    name: str
+    calls: int
+    lines: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    half: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,6 +159,7 @@ class GraphInfo:
         ops: its operations.
         kernels: what was generated for it.
         library: library calls by name, and how many places call each.
+        library_calls: the same with the user's lines and modules.
         eager: why it runs in eager, or "".
         cached: whether the kernels came from the cache on disk.
         broken: the graph break that ends it, or None.
@@ -159,6 +182,7 @@ class GraphInfo:
     ops: list[OpInfo]
     kernels: list[KernelInfo] = field(default_factory=list)
     library: dict[str, int] = field(default_factory=dict)
+    library_calls: list[LibraryInfo] = field(default_factory=list)
     eager: str = ""
     cached: bool = False
     broken: BreakInfo | None = None
@@ -295,7 +319,7 @@ def explain(
         compiled, times = fn, dict[int, Times]()
         if not roots:
             compiled = compile(fn, backend=backend, dynamic=dynamic, options=options, passes=passes)
-        elif timed:
+        elif timed or now_recording() is not None:  # a report wants to see it being compiled
             compiled = _anew(fn, roots[0])
         before = COUNTERS.read()["seconds"]
         if timed:
@@ -385,7 +409,7 @@ def _graph(index: int, record: Compiled, capture: Capture, broken: BreakInfo | N
         index,
         record.name,
         gm,
-        [OpInfo(_op_name(n.target), n.target, _place(n)) for n in nodes],
+        [OpInfo(_op_name(n.target), n.target, _place(n), module_of_node(n)) for n in nodes],
         broken=broken,
         guards=guards_of(capture.guards, index),
         capture_seconds=record.capture_seconds,
@@ -394,7 +418,9 @@ def _graph(index: int, record: Compiled, capture: Capture, broken: BreakInfo | N
     reports = reports_of(gm)
     library: Counter[str] = Counter()
     for report in reports:
-        info.kernels += _kernels(report)
+        steps = _steps(report)
+        info.kernels += _kernels(report, steps)
+        info.library_calls += _library_calls(report, steps)
         library += _library(report)
         info.code |= _code(report)
     info.library = dict(library)
@@ -426,13 +452,39 @@ def _place(node: fx.Node) -> SourceLine | None:
     return None if found is None else SourceLine(found.filename.data, found.line.data, "")
 
 
-def _kernels(report: Report) -> list[KernelInfo]:
+def _steps(report: Report) -> dict[str, list[Step]]:
+    """The steps of a program, by name."""
+    found: dict[str, list[Step]] = {}
+    if report.program is not None and report.program.generated.ir:
+        generated = report.program.generated
+        for step in steps_of(parse_module(generated.ir), generated.host.lines):
+            found.setdefault(step.name, []).append(step)
+    return found
+
+
+def _modules(steps: Sequence[Step]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(step.module for step in steps if step.module))
+
+
+def _kernels(report: Report, steps: Mapping[str, list[Step]]) -> list[KernelInfo]:
     if report.program is None:
         return []
     generated = report.program.generated
     lines = generated.host.lines
     facts = kernel_facts(generated.ir)
-    return [KernelInfo(name, lines.get(name, ()), report.half, facts.get(name)) for name in generated.host.kernels]
+    made = []
+    for name in generated.host.kernels:
+        runs = steps.get(name, [])
+        made.append(KernelInfo(name, lines.get(name, ()), report.half, facts.get(name), len(runs), _modules(runs)))
+    return made
+
+
+def _library_calls(report: Report, steps: Mapping[str, list[Step]]) -> list[LibraryInfo]:
+    return [
+        LibraryInfo(name, len(runs), tuple(dict.fromkeys(s.line for s in runs if s.line)), _modules(runs), report.half)
+        for name, runs in steps.items()
+        if runs[0].kind == LIBRARY
+    ]
 
 
 def _code(report: Report) -> dict[str, str]:

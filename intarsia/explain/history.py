@@ -13,6 +13,7 @@ from typing import Any
 from ..counters import COUNTERS
 from ..frontend.breaks.breaks import Break
 from ..frontend.entry.capture import Capture
+from ..report.record import spent
 from . import logs
 
 __all__ = ["Compiled", "Fallback", "History", "Recompile"]
@@ -88,6 +89,7 @@ class History:
         """The backend is done with the graph of the newest capture."""
         if self._now.record is not None:
             self._now.record.compile_seconds = seconds
+            spent("graph", seconds, self._now.record.name)
 
     def on_phase(self, name: str, seconds: float) -> None:
         """Another part of a first call."""

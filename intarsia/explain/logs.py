@@ -28,6 +28,7 @@ from ..frontend.errors import SourceLine
 from ..frontend.guards.checks import SizeCheck, labelled
 from ..frontend.guards.guards import Guard, GuardSet
 from ..ir.text import print_module
+from ..report.record import Passes, PassStep, is_recording, own_work, spent
 from ..targets.build.program import Generated
 from ..targets.triton.program import KERNELS
 
@@ -127,6 +128,8 @@ _LOGGERS = {topic: _logger(topic) for topic in TOPICS}
 
 def _tell(topic: str, head: str, lines: Iterable[str] = ()) -> None:
     """One record: a headline, the rest indented."""
+    if not enabled(topic):
+        return
     indented = [f"    {line}".rstrip() for text in lines for line in text.splitlines() or [""]]
     _LOGGERS[topic].log(_LEVEL, "%s", "\n".join([head, *indented]))
 
@@ -189,19 +192,31 @@ def fell_back(name: str, filename: str, lineno: int, text: str, reason: str) -> 
 # ---- what `backend` reports ----
 
 
+def shows_passes() -> bool:
+    """Whether someone wants to see passes at work: then nothing comes out of the cache."""
+    return enabled("ir") or is_recording()
+
+
 class PassLog:
-    """The IR of one graph, told when a pass has changed it."""
+    """The IR of one graph, told when a pass has changed it; `passes` keeps it for recordings that are under way."""
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.passes = Passes(text) if is_recording() else None
         if enabled("ir"):
             _tell("ir", "as imported", [text])
 
     def on_pass(self, name: str, module: ModuleOp, seconds: float, phase: str) -> None:
         """After each pass; see `passes.core.run.run_pipeline`."""
-        if phase != "after" or not enabled("ir"):
+        if phase != "after" or not (self.passes is not None or enabled("ir")):
             return
-        text = print_module(module)
+        spent(name, seconds, "pass")
+        with own_work():
+            self._behind(name, print_module(module), seconds)
+
+    def _behind(self, name: str, text: str, seconds: float) -> None:
+        if self.passes is not None:
+            self.passes.steps.append(PassStep(name, seconds, None if text == self.text else text))
         if text == self.text:
             _tell("ir", f"after {name}: the same")
         else:

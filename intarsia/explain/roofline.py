@@ -13,6 +13,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.dialects import prim
+from ..report.record import own_work
 from ..targets.build.program import Program
 from ..targets.measure.limits import Limits
 from ..targets.run.timed import NotTimed, device_of, symbol_values, time_steps
@@ -97,7 +98,8 @@ def measured(found: dict[int, Times], folder: Path | None) -> Watch:
 
         def call(*args: Any) -> Any:
             if id(program) not in found:
-                found[id(program)] = measure(program, args, folder)
+                with own_work():
+                    found[id(program)] = measure(program, args, folder)
             return run(*args)
 
         return call

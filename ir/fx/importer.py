@@ -486,8 +486,11 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 @lru_cache(maxsize=4096)
 def user_line(stack_trace: str | None) -> FileLineColLoc | None:
     """The innermost line of a stack trace that is not torch's own."""
+    frames = user_frames(stack_trace)
+    return location(*frames[-1]) if frames else None
+
+
+def user_frames(stack_trace: str | None) -> list[tuple[str, int]]:
+    """The lines of a stack trace that are not torch's own, as (file, line), outermost first."""
     frames = _FRAME.findall(stack_trace or "")
-    for filename, line in reversed(frames):
-        if not filename.startswith(_TORCH):
-            return location(filename, int(line))
-    return None
+    return [(filename, int(line)) for filename, line in frames if not filename.startswith(_TORCH)]

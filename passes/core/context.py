@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,8 @@ class Remark:
     kind: str  # "fused", "refused", "extern", ...
     message: str
     location: str = ""  # "file:line" of the user's code
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what a cost model weighed, by name
+    lines: tuple[str, ...] = ()  # all lines of the user's code that it concerns, where these are more
 
     def __str__(self) -> str:
         place = f"{self.location}: " if self.location else ""
@@ -34,10 +36,18 @@ class Diagnostics:
     remarks: list[Remark] = field(default_factory=list)
     statistics: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def remark(self, pass_name: str, kind: str, message: Callable[[], str], location: str = "") -> None:
-        """Record a remark; the message is only built when remarks are wanted."""
+    def remark(
+        self,
+        pass_name: str,
+        kind: str,
+        message: Callable[[], str],
+        location: str = "",
+        numbers: Mapping[str, float] | None = None,
+        lines: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """Record a remark; the message and the lines are only found when remarks are wanted."""
         if self.want_remarks:
-            self.remarks.append(Remark(pass_name, kind, message(), location))
+            self.remarks.append(Remark(pass_name, kind, message(), location, numbers or {}, tuple(lines())))
 
     def count(self, pass_name: str, what: str, number: int = 1) -> None:
         """Add to a statistic: `--statistics` prints them."""

@@ -127,6 +127,8 @@ class _Fusion:
                 f"{_names(a)} with {_names(b)}: saves {plan.saved:.0f} bytes, recomputes {plan.extra:.0f} bytes' worth"
             ),
             line_of(b.nodes[-1].op),
+            {"saved": plan.saved, "again": plan.extra},
+            lambda: _lines(a, b),
         )
 
     def _remark_recomputed(self, node: Node, readers: int) -> None:
@@ -147,8 +149,16 @@ class _Fusion:
             seen.add((a.index, b.index))
             plan = self.groups.producer_plan(a, b)
             if not isinstance(plan, Plan):
-                text = f"{_names(a)} with {_names(b)}: {plan.reason}"
-                self.ctx.diagnostics.remark("fuse", "refused", lambda text=text: text, line_of(y.op))  # type: ignore[misc]
+                text, lines = f"{_names(a)} with {_names(b)}: {plan.reason}", _lines(a, b)
+                between = sum(size_in_bytes(v) for v in {access.base for access in b.preds.get(a.index, ())})
+                self.ctx.diagnostics.remark(
+                    "fuse",
+                    "refused",
+                    lambda text=text: text,  # type: ignore[misc]
+                    line_of(y.op),
+                    {"between": between, **plan.numbers},
+                    lambda lines=lines: lines,  # type: ignore[misc]
+                )
 
     def _count(self, kernels: str, moved: str) -> None:
         groups = [g for g in self.groups.all() if g.kind != EXTERN and g.stored]
@@ -167,6 +177,11 @@ def _read(access: Access) -> int:
 def _names(group: Group) -> str:
     names = [n.op.name.removeprefix("prim.") for n in group.nodes]
     return "+".join(names) if len(names) <= 6 else "+".join([*names[:3], "...", *names[-2:]])
+
+
+def _lines(*groups: Group) -> list[str]:
+    """The user's lines that groups compute, each once."""
+    return list(dict.fromkeys(filter(None, (line_of(node.op) for group in groups for node in group.nodes))))
 
 
 class _Emitter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -69,9 +69,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why two groups stay apart."""
+    """Why two groups stay apart; `numbers`: what the cost model weighed, in bytes, where it decided."""
 
     reason: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -207,7 +208,8 @@ class Groups:
             self._gain(found, a, b, accesses)
             if found.saved <= found.extra:
                 return Refusal(
-                    f"recomputation costs {found.extra:.0f} bytes' worth, only {found.saved:.0f} bytes are saved"
+                    f"recomputation costs {found.extra:.0f} bytes' worth, only {found.saved:.0f} bytes are saved",
+                    {"saved": found.saved, "again": found.extra},
                 )
         return found
 

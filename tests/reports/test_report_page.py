@@ -1,0 +1,157 @@
+"""The page of `intarsia.report` in headless Chromium: it is drawn without an error, hover and keyboard light what belongs together."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import intarsia
+from tests.reports.browser import Browser, browser, skipped
+
+pytestmark = skipped
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        y = self.up(self.norm(x))
+        y = y * torch.sigmoid(y)
+        return x + self.down(y)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(32) for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    intarsia.reset()
+    with torch.no_grad():
+        return intarsia.report(Net(), torch.randn(4, 32), path=tmp_path_factory.mktemp("page") / "report.html").path
+
+
+def tabs(window: Browser) -> list[str]:
+    return window.texts("#tabs button")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_every_part_is_drawn_without_an_error(window: Browser, page: Path, theme: str, width: int) -> None:
+    window.size(width, 820)
+    assert window.open(page, theme=theme) < 2000
+    assert tabs(window) == ["Code", "Fusion", "IR", "Memory", "Speed", "Compile time", "Guards and breaks"]
+    for number, name in enumerate(tabs(window), 1):
+        window.press(str(number))
+        assert window.texts("#tabs [aria-selected=true]") == [name]
+        assert window.run("document.querySelector('main').innerText.length") > 60
+        assert "undefined" not in window.texts("main")[0] and "[object" not in window.texts("main")[0]
+        assert window.run("document.documentElement.scrollWidth <= innerWidth"), name
+    assert not window.errors()
+
+
+def test_what_belongs_together_lights_up(window: Browser, page: Path) -> None:
+    window.size(1400, 820)
+    window.open(page, "code")
+    rows = window.run("[...document.querySelectorAll('[aria-label=Source] .row')].map((r) => [r.id, r.textContent])")
+    source = next(f"#{i}" for i, text in rows if "torch.sigmoid(" in text)
+    window.point(source)
+    lit = "[aria-label='{}'] .row.lit"
+    assert {t.strip("0123456789 ").partition(" ")[0] for t in window.texts(lit.format("Graph"))} >= {"sigmoid", "mul"}
+    assert len(window.texts(lit.format("Program"))) == 3  # one a block
+    assert "torch.sigmoid" in window.texts("#status")[0]
+    window.point("#title")
+    assert not window.texts(".row.lit")
+    window.point(source, click=True)
+    window.point("#title")
+    assert window.texts(lit.format("Graph")) and "sigmoid" in window.texts(".chosen")[0]
+    window.press("Escape")
+    assert not window.texts(".row.lit")
+    assert not window.errors()
+
+
+def test_a_step_of_one_layer_is_that_layers(window: Browser, page: Path) -> None:
+    window.size(1400, 820)
+    window.open(page, "code")
+    window.run("document.querySelector('[aria-label=Program] .list').focus()")
+    rows = window.run("[...document.querySelectorAll('[aria-label=Program] .row')].map((r) => r.textContent)")
+    at = next(k for k, text in enumerate(rows) if text.endswith("blocks.1.down"))
+    window.press("Down", *["Down"] * at, "Enter")
+    modules = [t for t in window.texts("[aria-label=Graph] .row.lit") if "blocks." in t]
+    assert modules and all(t.endswith("blocks.1.down") for t in modules)
+    assert len(window.texts("[aria-label=Graph] .row.near")) >= 2  # the same line in other layers
+    assert 'extern "C"' in window.wait(
+        "document.querySelector('.chosen .list') && document.querySelector('.chosen').innerText"
+    )
+    assert not window.errors()
+
+
+def test_changes_of_a_pass(window: Browser, page: Path) -> None:
+    window.size(1400, 820)
+    window.open(page, "ir")
+    assert window.wait("document.querySelectorAll('.row.add').length") and window.texts(".row.gone")
+    window.run("document.querySelector('[aria-label=IR] .head button').click()")
+    window.settle()
+    assert not window.texts(".row.add") and window.texts("[aria-label=IR] .row")
+    window.press("/", *"sigmoid", "Enter")
+    assert any("sigmoid" in t for t in window.texts("[aria-label=IR] .row.active"))
+    assert not window.errors()
+
+
+HOSTILE = [
+    "</script><script>document.title='taken'</script>",
+    "<!--",
+    "'\"`${1}",
+    "\u202etxt.exe",
+    "\u2028\u2029",
+    "a\\b\nc",
+]
+
+
+def test_strings_of_programs_are_text(window: Browser, tmp_path: Path) -> None:
+    """Names of functions, files, lines of source and values in guards: none becomes markup, and none hides."""
+    linecache.clearcache()
+    for number, evil in enumerate(HOSTILE):
+        file = f"{evil}{number}.py"
+        text = f"def f(x, word):\n    y = x.sin() if word == {evil!r} else x.cos()  # {evil!r} <b>bold</b>\n    print(end='')\n    return y * 2\n"
+        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+        made: dict[str, Any] = {}
+        exec(compile(text, file, "exec"), made)
+        made["f"].__name__ = made["f"].__qualname__ = evil
+        made["f"].__code__ = made["f"].__code__.replace(co_name=evil.encode("utf-8", "replace").decode())
+        path = intarsia.report(made["f"], torch.ones(3), evil, path=tmp_path / f"{number}.html", timed=False).path
+        raw = path.read_text(encoding="utf-8")
+        assert raw.count("<script") == 3 and "taken" not in raw and "\u202e" not in raw and "\u2028" not in raw
+        window.open(path)
+        shown = ""
+        for key in map(str, range(1, len(tabs(window)) + 1)):
+            window.press(key)
+            shown += window.texts("body")[0]
+        assert not window.errors() and not window.run("document.querySelectorAll('main b b, main script').length")
+        assert window.run("document.title").endswith(" · Intarsia report")
+        assert "<b>bold</b>" in shown or set(evil) & set('"\n')  # such files are not found again
+        main = "".join(window.texts("main"))
+        assert not set(main) & set("\u202e\u2028\u2029\u0000")
