@@ -10,7 +10,7 @@ from torch import nn
 
 import intarsia
 from intarsia.ir.syntax import comment_of
-from intarsia.report.page import unpacked
+from intarsia.report.page import packed, unpacked
 from intarsia.report.places import Places
 from intarsia.report.record import Recording, is_recording, recording, spent
 from intarsia.report.texts import file_name
@@ -162,3 +162,9 @@ def test_names_of_files_as_the_ir_writes_them():
     name = 'odd "name"\n.py'
     assert places.at(comment_of(name), 3) == places.at(name, 3) != places.at(name, 4)
     assert [f["path"] for f in places.facts()["files"]] == [name]
+
+
+def test_any_string_can_be_packed():
+    text = "".join(map(chr, [*range(0x300), 0x2028, 0x2029, 0x202E, 0xD800, 0xDFFF, 0xFFFF, 0x1F600])) + "</script><!--"
+    page = f'<script id="facts" type="text/plain">{packed([text])}</script>'
+    assert page.isascii() and page.count("<") == 2 and unpacked(page, "facts") == [text]
