@@ -50,7 +50,7 @@ from .passes.core.fingerprint import pass_fingerprint
 from .passes.core.plugins import forget_warnings as forget_left_out
 from .passes.core.run import PassFailure, run_pipeline
 from .passes.core.syntax import pipeline_text
-from .report.record import Passes, is_recording
+from .report.record import PassRecord, is_recording
 from .targets.build.cache import Cache, Entry, NoRoom, cache_key, shared_cache
 from .targets.build.program import Program, UnusableLibrary, build, generate, load
 from .targets.build.toolchain import (
@@ -103,7 +103,7 @@ class Report:
         cached: whether it came from the cache.
         half: "forward" or "backward" of a graph with gradients, else "".
         partition: what a forward half saves for backward; of a program that takes its gradients itself, what it keeps.
-        passes: the IR behind each pass, where a recording was under way (`report/record.py`).
+        record: the IR behind each pass, where a recording was under way (`report/record.py`).
     """
 
     program: Program | None = None
@@ -112,7 +112,7 @@ class Report:
     cached: bool = False
     half: str = ""
     partition: Partition | None = None
-    passes: Passes | None = None
+    record: PassRecord | None = None
 
 
 def compile_graph(
@@ -366,7 +366,7 @@ def compile_module(
             gpu="" if generated.host.gpu is None else capability(generated.host.gpu),
             share=share,
         )
-    return program, Report(program, diagnostics=ctx.diagnostics, passes=pass_log.passes)
+    return program, Report(program, diagnostics=ctx.diagnostics, record=pass_log.record)
 
 
 def internal_reason(error: Exception) -> str:

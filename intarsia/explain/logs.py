@@ -28,7 +28,7 @@ from ..frontend.errors import SourceLine
 from ..frontend.guards.checks import SizeCheck, labelled
 from ..frontend.guards.guards import Guard, GuardSet
 from ..ir.text import print_module
-from ..report.record import Passes, PassStep, is_recording, own_work, spent
+from ..report.record import PassRecord, PassStep, is_recording, own_work, spent
 from ..targets.build.program import Generated
 from ..targets.triton.program import KERNELS
 
@@ -198,25 +198,25 @@ def shows_passes() -> bool:
 
 
 class PassLog:
-    """The IR of one graph, told when a pass has changed it; `passes` keeps it for recordings that are under way."""
+    """The IR of one graph, told when a pass has changed it; `record` keeps it for recordings that are under way."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.passes = Passes(text) if is_recording() else None
+        self.record = PassRecord(text) if is_recording() else None
         if enabled("ir"):
             _tell("ir", "as imported", [text])
 
     def on_pass(self, name: str, module: ModuleOp, seconds: float, phase: str) -> None:
         """After each pass; see `passes.core.run.run_pipeline`."""
-        if phase != "after" or not (self.passes is not None or enabled("ir")):
+        if phase != "after" or not (self.record is not None or enabled("ir")):
             return
         spent(name, seconds, "pass")
         with own_work():
             self._behind(name, print_module(module), seconds)
 
     def _behind(self, name: str, text: str, seconds: float) -> None:
-        if self.passes is not None:
-            self.passes.steps.append(PassStep(name, seconds, None if text == self.text else text))
+        if self.record is not None:
+            self.record.steps.append(PassStep(name, seconds, None if text == self.text else text))
         if text == self.text:
             _tell("ir", f"after {name}: the same")
         else:

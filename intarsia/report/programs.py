@@ -18,7 +18,7 @@ from ..targets.build.program import Generated
 from ..targets.triton.program import KERNELS
 from .memory import memory_plan
 from .places import Places
-from .record import Passes
+from .record import PassRecord
 from .texts import Texts
 
 
@@ -29,7 +29,7 @@ def program_facts(report: Report, times: Times | None, places: Places, texts: Te
         "half": report.half,
         "cached": report.cached,
         "eager": report.reason,
-        "passes": [] if report.passes is None else pass_facts(report.passes, places, texts),
+        "passes": [] if report.record is None else pass_facts(report.record, places, texts),
         "remarks": remark_facts(report.diagnostics.remarks, places),
         "counts": report.diagnostics.statistics,
         "times": None if times is None else times_facts(times, places),
@@ -73,7 +73,7 @@ def _unit(step: Step, index: int, facts: KernelFacts | None) -> dict[str, Any]:
     return unit | {"index": index}
 
 
-def pass_facts(passes: Passes, places: Places, texts: Texts) -> list[dict[str, Any]]:
+def pass_facts(passes: PassRecord, places: Places, texts: Texts) -> list[dict[str, Any]]:
     """The imported module and each pass: level behind it, seconds, and its text, which is that of the step before where nothing changed."""
     known = registry().classes
     text, level = texts.ir(passes.imported), LEVELS[0]

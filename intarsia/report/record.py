@@ -37,7 +37,7 @@ class PassStep:
 
 
 @dataclass
-class Passes:
+class PassRecord:
     """The road of one module through the passes: its text as imported, and each pass."""
 
     imported: str

@@ -165,6 +165,6 @@ def test_names_of_files_as_the_ir_writes_them():
 
 
 def test_any_string_can_be_packed():
-    text = "".join(map(chr, [*range(0x300), 0x2028, 0x2029, 0x202E, 0xD800, 0xDFFF, 0xFFFF, 0x1F600])) + "</script><!--"
+    text = "".join(map(chr, [*range(0x300), 0x2028, 0x2029, 0x202E, 0xD800, 0xFFFF, 0xDFFF, 0x1F600])) + "</script><!--"
     page = f'<script id="facts" type="text/plain">{packed([text])}</script>'
     assert page.isascii() and page.count("<") == 2 and unpacked(page, "facts") == [text]
