@@ -30,7 +30,10 @@ class SourceLine:
     @property
     def text(self) -> str:
         """The source text of the line, stripped; empty when the source is not available."""
-        return linecache.getline(self.filename, self.lineno).strip()
+        try:
+            return linecache.getline(self.filename, self.lineno).strip()
+        except ValueError:  # a name with a null byte, which code that was made from text may have
+            return ""
 
 
 def lines_of(stack_trace: str | None) -> list[SourceLine]:

@@ -26,7 +26,7 @@ _FUNCTIONS = {"FloorDiv": FloorDiv, "Mod": Mod, "Max": sympy.Max, "Min": sympy.M
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
+    ast.Mult: lambda a, b: _product(a, b),
 }
 
 
@@ -66,7 +66,8 @@ def print_literal(value: Literal) -> str:
     raise TypeError(f"{type(value).__name__} cannot be an attribute of an operation: {value!r}")
 
 
-_ESCAPED = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
+# Quotes, backslashes, what has no sign, and marks that turn the direction of writing: a text shows all that is in it.
+_ESCAPED = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]')
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -156,7 +157,25 @@ def _build(node: ast.expr, prefix: int) -> Literal:
 def _power(base: Any, exponent: Any) -> Any:
     if not isinstance(exponent, int) or not 0 <= exponent <= 64:
         raise ValueError("an exponent is a number from 0 to 64")
+    if isinstance(base, int) and base.bit_length() * exponent > _MOST_BITS or _terms(base) ** exponent > _MOST_TERMS:
+        raise ValueError("the number, or the expression, is too long")
     return base**exponent
+
+
+_MOST_BITS, _MOST_TERMS = 1024, 1024
+
+
+def _terms(value: Any) -> int:
+    """The summands of an expression, which are multiplied out."""
+    return len(sympy.Add.make_args(value)) if isinstance(value, sympy.Expr) else 1
+
+
+def _product(a: Any, b: Any) -> Any:
+    if _terms(a) * _terms(b) > _MOST_TERMS:
+        raise ValueError("the expression is too long")
+    if isinstance(a, str | tuple) or isinstance(b, str | tuple):
+        raise TypeError("only numbers are multiplied")
+    return a * b
 
 
 def _call(name: str, args: list[Any]) -> Any:

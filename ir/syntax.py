@@ -8,6 +8,7 @@ attributes that an operation prints in those places; all others stand in the dic
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
@@ -98,6 +99,8 @@ class Op(Operation):
         for name in self.required:
             if name not in self.attributes:
                 raise VerifyException(f"{self.name} needs the attribute '{name}'")
+        if self.at in self.attributes and not is_name(self[self.at]):
+            raise VerifyException(f"{self.name}: {print_literal(self[self.at])} is not a name: {NAMES}")
         for name, value in self.attributes.items():
             if not isinstance(value, LiteralAttr):
                 raise VerifyException(f"{self.name}: attribute '{name}' is not a literal")
@@ -237,6 +240,23 @@ def line_of(op: Operation) -> str:
     """The user's line that an operation comes from, as "file:line"; "" where none is known."""
     place = location_of(op)
     return f"{place[0]}:{place[1]}" if place else ""
+
+
+NAMES = "ASCII letters, digits and '_', no digit first, no keyword of Python's"
+
+
+def is_name(text: Literal) -> bool:
+    """Whether generated C++ and Python can call something this."""
+    return isinstance(text, str) and text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
+
+
+# What moves or hides other characters where a text is shown, and what is none.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """A text to show, line by line: what would move or hide other characters is written as `\\u202e`."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def comment_of(place: str) -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
@@ -85,6 +86,16 @@ def _dtype(name: Any) -> DType:
     return BY_NAME[name]
 
 
+_DEVICE = re.compile(r"[a-z_]+(:[0-9]{1,4})?")
+
+
+def _device(fields: list[Any], place: int) -> str:
+    found = fields[place] if len(fields) > place else CPU
+    if not (isinstance(found, str) and _DEVICE.fullmatch(found)):
+        raise ValueError(f"{print_literal(found)} is not a device, such as 'cpu' and 'cuda:0'")
+    return found
+
+
 def _dims(values: Any, what: str) -> tuple[Dim, ...]:
     if not isinstance(values, tuple):
         raise ValueError(f"expected {what} in square brackets")
@@ -151,7 +162,7 @@ def tensor_fields(text: str) -> tuple[tuple[Dim, ...], DType, str]:
     fields = _parse_fields(text)
     if len(fields) not in (2, 3):
         raise ValueError('expected !prim.tensor<[sizes], dtype> or !prim.tensor<[sizes], dtype, "device">')
-    return _dims(fields[0], "sizes"), _dtype(fields[1]), fields[2] if len(fields) == 3 else CPU
+    return _dims(fields[0], "sizes"), _dtype(fields[1]), _device(fields, 2)
 
 
 @lru_cache(maxsize=65536)
@@ -204,7 +215,7 @@ class RefType(_TextData, TypeAttribute):
         shape, strides = _dims(fields[0], "sizes"), _dims(fields[1], "strides")
         if len(shape) != len(strides):
             raise ValueError(f"{len(shape)} sizes but {len(strides)} strides")
-        return shape, strides, _dtype(fields[2]), fields[3] if len(fields) == 4 else CPU
+        return shape, strides, _dtype(fields[2]), _device(fields, 3)
 
 
 def ref_type(shape: Iterable[Dim], strides: Iterable[Dim] | None, dtype: DType, device: str = CPU) -> RefType:

@@ -11,6 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..ir.dialects import loop
+from ..ir.syntax import visible
 from ..ir.text import parse_module, print_module
 from ..targets.build.program import Generated
 from .cost import Work
@@ -128,15 +129,6 @@ def _cut(text: str) -> str:
     lines = text.splitlines()
     more = len(lines) - _LINES
     return "\n".join([*lines[:_LINES], f"... and {more} lines more: as_text(stage) has all"]) if more > 0 else text
-
-
-# Marks that change the order in which other characters are shown, and characters that are not shown at all.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-
-
-def visible(text: str) -> str:
-    """A text of the program's in which every character can be seen: marks that turn the direction of writing are written out."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def difference(first: Mapping[str, str], second: Mapping[str, str], stage: str | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..frontend.errors import SourceLine
+from ..ir.syntax import visible
 from .logs import count
 from .roofline import table, wrapped
 
@@ -43,7 +44,7 @@ def text_of(e: Explanation) -> str:
         body = list(lines)
         if body:
             out += ["", title, *body]
-    return "\n".join(out)
+    return visible("\n".join(out))
 
 
 def short(file: str) -> str:

@@ -94,20 +94,18 @@ def overload(target: str) -> Any:
     Raises:
         LookupError: no such operator is registered.
     """
-    parts = target.split(".")
-    namespace, rest = (parts[2], parts[3:]) if parts[1] == "ops" else (parts[0], parts[1:])
+    namespace, *rest = target.removeprefix("aten.ops.").split(".")
     if namespace == NAMESPACE and len(rest) == 2:
         made = functional_operator_named(*rest)
         if made is not None:
             return made
     if namespace == random_state.NAMESPACE and rest:  # it is registered when it is first asked for
         random_state.operator_named(rest[0])
-    try:
-        found: Any = getattr(torch.ops, namespace)
-        for part in rest:
-            found = getattr(found, part)
-    except AttributeError:
-        raise LookupError(f"no operator is registered under the name '{target}'") from None
+    found: Any = None
+    if len(rest) == 2 and not any(part.startswith("__") for part in (namespace, *rest)):
+        found = getattr(getattr(getattr(torch.ops, namespace), rest[0], None), rest[1], None)
+    if not isinstance(found, torch._ops.OpOverload):
+        raise LookupError(f"no operator is registered under the name '{target}'")
     return found
 
 

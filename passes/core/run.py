@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import shlex
 import sys
 import time
 import traceback
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from xdsl.dialects.builtin import ModuleOp
 
+from ...ir.syntax import visible
 from ...ir.text import print_module
 from ..analysis.machine import Machine
 from .base import LEVELS, Pass, PassError
@@ -39,8 +41,8 @@ class PassFailure(PassError):
     def __init__(self, item: Pass, reason: str, reproducer: Path | None) -> None:
         kind = type(item)
         file = getattr(sys.modules.get(kind.__module__), LOADED, None)
-        hint = f"\nrun it again with: passes-opt --run-reproducer {reproducer}" if reproducer else ""
-        hint += f" --load {file}" if reproducer and file else ""
+        hint = f"\nrun it again with: passes-opt --run-reproducer {shlex.quote(str(reproducer))}" if reproducer else ""
+        hint += f" --load {shlex.quote(file)}" if reproducer and file else ""
         self.owner = "" if is_own(kind) else owner_of(item)
         whose = f" ({self.owner}, which is not Intarsia's own)" if self.owner else ""
         super().__init__(f"pass '{item.name}'{whose} failed: {reason}{hint}")
@@ -255,7 +257,7 @@ def write_reproducer(directory: str | Path | None, item: Pass, what: str, text: 
     ]
     digest = hashlib.sha256(("\n".join(header) + text).encode()).hexdigest()[:12]
     path = Path(directory) / f"{item.name}-{digest}.ir"
-    header.insert(1, f"// run: passes-opt --run-reproducer {path}")
+    header.insert(1, f"// run: passes-opt --run-reproducer {shlex.quote(visible(str(path)))}")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(header) + "\n" + text)
     return path

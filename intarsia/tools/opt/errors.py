@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
@@ -11,7 +12,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 from xdsl.utils.lexer import Input, Span
 
 from ...ir.binding import all_late_names
-from ...ir.dialects import loop, prim
+from ...ir.dialects import buffer, loop, prim
 from ...ir.text import IrParser
 
 _SHOWN = 160  # characters of a long line
@@ -49,23 +50,40 @@ def verify_located(module: ModuleOp, parser: PositionParser) -> None:
     Raises:
         LocatedVerifyError: file, line, column, the line itself and a caret.
     """
+    late: dict[Operation, Set[str]] = {}  # by function: asking for each operation again would be quadratic
     for op in [*(op for op in module.walk() if not op.regions), *module.walk()]:  # what is inside of another first
         try:
             func = op.parent_op()
             while func is not None and not isinstance(func, prim.Func | loop.Kernel):
                 func = func.parent_op()
             if isinstance(func, prim.Func):
-                func.check_names(op, all_late_names(func.block_body.ops))
+                if func not in late:
+                    late[func] = all_late_names(func.block_body.ops)
+                func.check_names(op, late[func])
             op.verify(verify_nested_ops=False)
         except VerifyException as error:
-            start = parser.positions.get(op, 0)
-            span = Span(start, start + len(_token_at(parser.lexer.input.content, start)), parser.lexer.input)
-            raise LocatedVerifyError(caret_text(span, str(error))) from None
+            raise _located(op, parser, str(error)) from None
+        except _MALFORMED as error:  # a list where a number belongs: verifiers look at meaning
+            said = f"{op.name}: an attribute is of another kind than it has to be: {type(error).__name__}: {error}"
+            raise _located(op, parser, said.splitlines()[0]) from None
+    kernels = {op["sym_name"] for op in module.walk() if isinstance(op, loop.Kernel)}
+    for op in module.walk():
+        if isinstance(op, loop.Launch | buffer.Launch) and op["kernel"] not in kernels:
+            raise _located(op, parser, f"{op.name}: the module has no loop.kernel @{op['kernel']}")
     try:
         module.verify()
     except (VerifyException, ValueError) as error:
         span = Span(0, 1, parser.lexer.input)
         raise LocatedVerifyError(caret_text(span, str(error).splitlines()[0])) from None
+
+
+_MALFORMED = (TypeError, AttributeError, LookupError, ValueError, AssertionError)
+
+
+def _located(op: Operation, parser: PositionParser, message: str) -> LocatedVerifyError:
+    start = parser.positions.get(op, 0)
+    span = Span(start, start + len(_token_at(parser.lexer.input.content, start)), parser.lexer.input)
+    return LocatedVerifyError(caret_text(span, message))
 
 
 def _token_at(text: str, start: int) -> str:

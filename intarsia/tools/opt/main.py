@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ParseError
 
+from ...ir.syntax import visible
 from ...ir.text import make_context, parse_module, print_module
 from ...passes.analysis.machine import Machine
 from ...passes.core.base import LEVELS, Pass, PassError
@@ -33,6 +35,8 @@ from .machines import machine_of, moved
 from .reduce import Test, reduced
 from .values import Inputs, inputs_of
 
+_MOST_LINES, _LONGEST = 15, 400  # of an error: lines, and characters of one
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Exit codes: 0 fine; 1 the input or a pass is at fault, or results differ; 2 the command line is."""
@@ -48,17 +52,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 1)
     except (PassError, InputError, CompilerNotFound, CompilerError, TritonError) as error:
         return _fail(f"passes-opt: error: {error}", 1)
-    except RecursionError:
-        return _fail("passes-opt: error: the file is nested too deeply", 1)
+    except (RecursionError, MemoryError):
+        return _fail("passes-opt: error: the file is nested too deeply, or too large", 1)
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    except Exception as error:  # a module that verifies, and that a pass or a target does not expect
+        return _fail(f"passes-opt: error: {_unexpected(error)}", 1)
 
 
 def _fail(message: str, code: int) -> int:
     sys.stdout.flush()
-    print(message, file=sys.stderr)
+    lines = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..." for line in visible(message).splitlines()]
+    cut = [*lines[: _MOST_LINES - 1], f"... and {len(lines) - _MOST_LINES + 1} lines more"]
+    print("\n".join(lines if len(lines) <= _MOST_LINES else cut), file=sys.stderr)
     return code
+
+
+def _unexpected(error: Exception) -> str:
+    """What was raised, and where."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{place.filename.rpartition('intarsia/')[2]}:{place.lineno}, in {place.name}"
+    said = "\n".join(str(error).splitlines()[:6])
+    return f"the module is not what a pass or a target expects: {type(error).__name__}: {said} ({where})"
 
 
 class _Command:
