@@ -115,6 +115,7 @@ class Interpreter(Protocol):
     ranges: list[tuple[str, str | None]]
     gradients: Any  # `gradients.inside.Inside`
     checks: Any  # `branches.checks.Checks`
+    foreign: Any  # `foreign.tensors.Foreigners`
     overrides: Any  # `subclasses.overrides.Overrides`
     branches: Any  # `branches.branches.Branches`
     side: Any  # `branches.sides.Side`, while one runs

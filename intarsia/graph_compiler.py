@@ -36,6 +36,7 @@ from .frontend.runtime.error_origin import blamed
 from .frontend.runtime.profiling import STARTED
 from .frontend.torch_private.autograd import VISIBLE
 from .frontend.torch_private.dispatch import without_autocast
+from .frontend.torch_private.foreign.plans import Unlike
 from .ir.dtypes import UnknownDType
 from .ir.fx.importer import ImportFailure, import_fx, user_line
 from .ir.interpreter.loops import main_function
@@ -523,7 +524,7 @@ def _or_eager(run: GraphFunction, gm: fx.GraphModule, program: Program) -> Graph
     def call(*args: Any) -> Sequence[Any]:
         try:
             return chosen[0](*args)
-        except UnplannedResult as error:
+        except (UnplannedResult, Unlike) as error:
             if isinstance(error, Unassumed) and VISIBLE in gm.meta:
                 raise  # a forward half is not what the program says: see `as_assumed`
             eager = or_put_back(run_eager(gm, str(error))[0], gm.meta.get(WRITTEN))

@@ -27,6 +27,7 @@ from ..classes.special_methods import SpecialMethods
 from ..distributed.tensors import METHODS
 from ..entry.effects import Effects
 from ..errors import CaptureError, GraphBreak, InternalError, SourceLine, Unsupported, UserRaise
+from ..foreign.calls import foreigners
 from ..gradients.inside import Inside
 from ..graph.dynamic import Dynamic, Marks
 from ..graph.fake_dispatch import new_fake_mode
@@ -114,7 +115,7 @@ class SymbolicInterpreter:
         self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
         self.gradients = Inside()
         self.checks, self.texts, self.told = Checks(), Texts(), Told()
-        self.branches = Branches()
+        self.branches, self.foreign = Branches(), foreigners(self)
         self.side: Side | None = None  # of a branch that is being run
         self.steps_of = steps_of
         self.out.new_leaf = functools.partial(self.gradients.note, self)
@@ -402,6 +403,8 @@ class SymbolicInterpreter:
             result = self.overrides.method(tensor, name, args, kwargs)
             if result is not NotImplemented:
                 return result
+        if self.foreign.of(tensor) is not None:
+            return self.out.call_method(name, (tensor, *args), kwargs)
         rule = METHODS.get(name) or TENSOR_METHODS.get(name)
         if rule is not None:
             return rule(self, tensor, *args, **kwargs)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import functools
+import types
+from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch import Tensor, fx
+
+from ..values.kinds import isinstance
 
 __all__ = [
     "LEAF_MODULES",
@@ -18,6 +24,10 @@ __all__ = [
     "TORCH_FIXED",
     "TORCH_PURE",
     "TORCH_THREAD",
+    "has_tensor",
+    "is_answer",
+    "is_guarded",
+    "nodes_in",
     "torch_values",
 ]
 
@@ -83,9 +93,6 @@ REFUSED_TORCH = {
     "set_default_device": "the default device is set inside the captured code",
     "set_num_threads": "the number of threads is set inside the captured code",
     "from_numpy": "a NumPy array becomes a tensor",
-    "quantize_per_tensor": "a tensor is quantized",
-    "quantize_per_channel": "a tensor is quantized",
-    "quantize_per_tensor_dynamic": "a tensor is quantized",
     "save": "a file is written",
     "load": "a file is read",
     "compile": "torch.compile is called inside the captured code",
@@ -137,3 +144,38 @@ REFUSED_BUILTINS = {
     "breakpoint": "a breakpoint is reached",
     "globals": "globals() is called",
 }
+
+# What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.
+# The last line asks for values: fake tensors answer where these are constants of the program.
+_GUARDED = frozenset(
+    """
+    size stride dim ndimension numel nelement element_size itemsize get_device type is_same_size is_contiguous dim_order result_type
+    can_cast promote_types is_floating_point is_complex is_signed is_conj is_neg is_distributed _is_zerotensor dense_dim sparse_dim
+    broadcast_shapes is_coalesced has_torch_function has_torch_function_unary has_torch_function_variadic
+    item tolist equal allclose is_nonzero __bool__ __int__ __float__ __complex__ __index__
+    """.split()  # noqa: SIM905
+)
+
+
+def is_guarded(op: str, target: Any) -> bool:
+    """Whether the answer of a function of torch follows from what guards know; Python functions ask through others."""
+    return isinstance(target, types.FunctionType) or (target if op == "call_method" else target.__name__) in _GUARDED
+
+
+def is_answer(result: Any) -> bool:
+    """Whether a result says something of a tensor: it is none, and no empty list of tensors (how long that is, the size says)."""
+    return result is not None and result not in ((), []) and not has_tensor(result)
+
+
+def has_tensor(value: Any) -> bool:
+    """Whether it is a tensor, or a list with one in it."""
+    return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(map(has_tensor, value)))
+
+
+def nodes_in(value: Any) -> Iterator[fx.Node]:
+    """The nodes among the arguments of a call."""
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from nodes_in(item)

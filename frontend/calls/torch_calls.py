@@ -66,6 +66,8 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
         )
     if name == "_transformer_encoder_layer_fwd" and any(torch.is_autocast_enabled(d) for d in _devices(args)):
         raise GraphBreak(f"{name} under autocast casts inside of its own kernels, which no operator of a graph does")
+    if vm.foreign.among((args, kwargs)):
+        return vm.out.call_function(function, tuple(map(vm.materialize, args)), kwargs)
     check_torch_state(name)
     if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
         raise Unsupported(f"torch's state is changed ({name})")

@@ -130,6 +130,12 @@ def _interpolate(vm: Interpreter, input: Any, *args: Any, **kwargs: Any) -> Any:
 # ---- truths ----
 
 
+@ROWS.rule(type(torch.ops.aten).__getattr__)
+def _operator(vm: Interpreter, namespace: Any, name: str) -> Any:
+    """`torch.ops.namespace.name`, the first time that anybody asks for it: torch looks it up and keeps it there."""
+    return vm.native(getattr, namespace, name)
+
+
 @ROWS.rule(torch.is_nonzero)
 def _is_nonzero(vm: Interpreter, tensor: Any) -> Any:
     return truth_of(vm, tensor) if isinstance(tensor, Tensor) else torch_call(vm, torch.is_nonzero, (tensor,), {})

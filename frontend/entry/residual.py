@@ -26,6 +26,7 @@ from ..calls.library import LRU, check_empty
 from ..calls.visibility import is_opaque_type
 from ..classes.rebuild import check_globals, escapes, made_again
 from ..errors import Unsupported
+from ..foreign.tensors import given_out
 from ..gradients.grads import is_unchanged
 from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, made_set, recipe, same_keys
@@ -238,6 +239,8 @@ class Residual:
             if info.static:
                 return self.emit.constant(info.real, info.source.name())
             return self.emit.fetch(info.source)
+        if (foreign := self.vm.foreign.of(tensor)) is not None:
+            return given_out(self, foreign)
         if is_composite(tensor):
             source = self.vm.user.source_of(tensor)
             if source is not None:

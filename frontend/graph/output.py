@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from ..breaks.eager_errors import eagers_error
+from ..calls.tables import has_tensor, is_answer, is_guarded, nodes_in
 from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRaise
 from ..functional.overlap import is_folded
 from ..guards.source import Source
@@ -90,6 +91,7 @@ class OutputGraph:
     overrides: Any = None  # `subclasses.overrides.Overrides` of the capture
     inside = differentiated = batched = False  # whether transforms of torch.func run it, those of gradients, of batches
     transforms = False  # whether it calls transforms
+    foreign: Any = None  # `foreign.tensors.Foreigners` of the capture
 
     def __init__(self, fake_mode: FakeTensorMode, trace: Callable[[], str]) -> None:
         self.fake_mode = fake_mode
@@ -112,6 +114,8 @@ class OutputGraph:
         self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
         self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
         self.settled: Callable[..., Any] = lambda *_: None  # arguments with numbers for what guards may ask for
+        # A call that is given foreign tensors, or makes one.
+        self.elsewhere: Callable[..., Any] = lambda *_: NotImplemented
         self.modes = 0  # how often the program has set the grad mode, or asked for it
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.meta: dict[str, Any] = {}  # of the graph module
@@ -205,6 +209,8 @@ class OutputGraph:
         info = self.inputs.get(id(fake))
         if info is not None:
             return self._placeholder(info)
+        if self.is_foreign(fake):
+            raise GraphBreak(f"a {self.foreign.of(fake).kind} is used where a graph takes plain tensors only")
         if not is_fake(fake):
             raise Unsupported("a tensor that capture has not seen being made (global, or a constant inside a library)")
         if any(id(fake) in graph._node_of for graph in self.ended):
@@ -217,7 +223,11 @@ class OutputGraph:
 
     def concerns(self, value: Any) -> bool:
         """Whether a tensor of this capture is among the arguments."""
-        return any(self.is_known(tensor) for tensor in tensors_in(value))
+        return any(self.is_known(tensor) or self.is_foreign(tensor) for tensor in tensors_in(value))
+
+    def is_foreign(self, value: Any) -> bool:
+        """Whether a value stands for a foreign tensor, of which the graph has the parts."""
+        return self.foreign is not None and self.foreign.of(value) is not None
 
     def lift(self, value: Any) -> Any:
         """`value` as an argument of a node: tensors and symbolic numbers become nodes, containers are rebuilt."""
@@ -323,6 +333,9 @@ class OutputGraph:
         vars(self)["_call"] = partial(around, self._call)
 
     def _call(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
+        made = self.elsewhere(op, target, args, kwargs)
+        if made is not NotImplemented:
+            return made
         if any(isinstance(kwargs.get(name), Tensor) for name in _NUMBERS):  # eager reads the number in the tensor
             found = {n: self.number_in(kwargs[n]) for n in _NUMBERS if isinstance(kwargs.get(n), Tensor)}
             kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
@@ -439,22 +452,22 @@ class OutputGraph:
             if mutated or not known:
                 self._emit(op, target, *lifted, result, rebind=not known).meta[MUTATES] = mutated
             return result
-        given = any(True for _ in _nodes(lifted))
+        given = any(True for _ in nodes_in(lifted))
         if not mutated and not given:
             self.asked = True
-        if given and not mutated and _is_answer(result) and not _is_guarded(op, target):
+        if given and not mutated and is_answer(result) and not is_guarded(op, target):
             raise GraphBreak(f"{_called(target)} asks a tensor for what guards do not cover")
-        if result is None and not mutated and not any(True for _ in _nodes(lifted)):
+        if result is None and not mutated and not any(True for _ in nodes_in(lifted)):
             if isinstance(target, types.FunctionType):
                 return None
             raise Unsupported(f"{_called(target)} is called for an effect that no tensor shows")
         if result is None or mutated:
             node = self._emit(op, target, *lifted, result)
             node.meta[MUTATES] = mutated
-            if result is not None and _has_tensor(result):
+            if result is not None and has_tensor(result):
                 self._unpack(node, result)
             return result
-        if isinstance(result, list | tuple) and not isinstance(result, torch.Size) and _has_tensor(result):
+        if isinstance(result, list | tuple) and not isinstance(result, torch.Size) and has_tensor(result):
             node = self._emit(op, target, *lifted, result)
             self._unpack(node, result)
         return result
@@ -464,7 +477,7 @@ class OutputGraph:
             if isinstance(item, Tensor):
                 if not self.is_known(item):
                     self._emit("call_function", operator.getitem, (node, index), {}, item)
-            elif isinstance(item, list | tuple) and _has_tensor(item):
+            elif isinstance(item, list | tuple) and has_tensor(item):
                 self._unpack(self._emit("call_function", operator.getitem, (node, index), {}, item), item)
 
     def _emit(self, op: str, target: Any, args: Any, kwargs: Any, example: Any, rebind: bool = True) -> fx.Node:
@@ -528,18 +541,6 @@ class OutputGraph:
         return module
 
 
-# What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.
-# The last line asks for values: fake tensors answer where these are constants of the program.
-_GUARDED = frozenset(
-    """
-    size stride dim ndimension numel nelement element_size itemsize get_device type is_same_size is_contiguous dim_order result_type
-    can_cast promote_types is_floating_point is_complex is_signed is_conj is_neg is_distributed _is_zerotensor dense_dim sparse_dim
-    broadcast_shapes is_coalesced has_torch_function has_torch_function_unary has_torch_function_variadic
-    item tolist equal allclose is_nonzero __bool__ __int__ __float__ __complex__ __index__
-    """.split()  # noqa: SIM905
-)
-
-
 _NUMBERS = ("alpha", "value")  # arguments that are numbers in every operator
 
 # What gives a tensor other memory, or, itself, a place in autograd's graph.
@@ -552,31 +553,9 @@ _DRAWS = frozenset(
 _DRAWS_INSIDE = frozenset(["alpha_dropout", "alpha_dropout_"])  # taken apart where gradients are traced
 
 
-def _is_guarded(op: str, target: Any) -> bool:
-    """Whether the answer of a function of torch follows from what guards know; Python functions ask through others."""
-    return isinstance(target, types.FunctionType) or (target if op == "call_method" else target.__name__) in _GUARDED
-
-
 def _history(tensor: Tensor) -> Any:
     """The autograd node that a recorded write changes: of a view that of its base, as its own is made anew after any write."""
     return tensor.grad_fn if tensor._base is None else tensor._base.grad_fn
-
-
-def _is_answer(result: Any) -> bool:
-    """Whether a result says something of a tensor: it is none, and no empty list of tensors (how long that is, the size says)."""
-    return result is not None and result not in ((), []) and not _has_tensor(result)
-
-
-def _has_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(map(_has_tensor, value)))
-
-
-def _nodes(value: Any) -> Iterator[fx.Node]:
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, list | tuple | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _nodes(item)
 
 
 def _called(target: Any) -> str:

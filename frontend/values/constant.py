@@ -17,12 +17,29 @@ __all__ = ["has_identity", "is_bound", "is_constant", "is_single", "is_static", 
 _CONSTANT_TYPES = frozenset(
     [
         *(type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range),
-        *(torch.dtype, torch.device, torch.layout, torch.memory_format, pathlib.PosixPath, pathlib.PurePosixPath),
+        *(
+            torch.dtype,
+            torch.device,
+            torch.layout,
+            torch.memory_format,
+            torch.qscheme,
+            pathlib.PosixPath,
+            pathlib.PurePosixPath,
+        ),
     ]
 )
 _BUILT = frozenset([tuple, frozenset, torch.Size, range, slice, pathlib.PosixPath, pathlib.PurePosixPath])
 _SINGLE = frozenset(
-    [type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format]
+    [
+        type(None),
+        bool,
+        type(Ellipsis),
+        type(NotImplemented),
+        torch.dtype,
+        torch.layout,
+        torch.memory_format,
+        torch.qscheme,
+    ]
 )
 _STATIC_TYPES = (
     *(type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.GenericAlias, types.UnionType),

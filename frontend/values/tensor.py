@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..distributed.tensors import METHODS, check_attribute
 from ..errors import GraphBreak, Unsupported, UserRaise
+from ..foreign.calls import load as load_foreign
 from ..gradients.grads import read_grad, write_grad
 from ..guards.source import Attr, Const, Fetch, Item
 from ..state import Interpreter
@@ -83,6 +84,10 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     found, value = vm.effects.attr(tensor, name)
     if found:
         return value
+    if (foreign := vm.foreign.of(tensor)) is not None:
+        value = load_foreign(vm, foreign, name)
+        if value is not NotImplemented:
+            return value
     if is_shared(tensor):
         value = check_attribute(vm, tensor, name)
         if value is not NotImplemented:
@@ -181,6 +186,8 @@ def store_tensor_attr(vm: Interpreter, tensor: Tensor, name: str, value: Any) ->
     """`tensor.name = value` for an attribute of the user's own; torch's own attributes are refused."""
     if is_shared(tensor):
         raise GraphBreak(f"{name} of a DTensor is assigned")
+    if (foreign := vm.foreign.of(tensor)) is not None:
+        raise GraphBreak(f"{name} of a {foreign.kind} is assigned")
     if name == "requires_grad":
         vm.call_tensor_method(tensor, "requires_grad_", (value,), {})
         return

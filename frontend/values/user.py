@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from ..calls.visibility import is_opaque_type
 from ..distributed.tensors import taken_in
 from ..errors import Unsupported
+from ..foreign.tensors import is_taken
+from ..foreign.tensors import taken_in as foreign_taken_in
 from ..graph.output import GraphInput
 from ..guards.definitions import lookup
 from ..guards.sameness import is_value_type
@@ -291,6 +293,10 @@ class UserState:
                 self.vm.guards.add("is", source, value)
             return taken_in(self.vm, value, source)
         kind = type(value)
+        if is_taken(value):
+            if _is_module_tensor(source):
+                self.vm.guards.add("is", source, value)
+            return foreign_taken_in(self.vm, value, source)
         try:
             if kind is not Tensor and kind is not nn.Parameter and takes(kind):
                 if _is_module_tensor(source):

@@ -441,7 +441,9 @@ class _Writer:
         names = [self.fresh("t") for _ in op.results]
         for name, result in zip(names, op.results, strict=True):
             self.names[result] = name
-        taken, returns = list(names), len(overload(op["target"])._schema.returns)
+        returned = overload(op["target"])._schema.returns
+        taken, returns = list(names), len(returned)
+        several = called or returns > 1 or returns == 1 and str(returned[0].type) == "List[Tensor]"
         if op.get("returned"):  # the others are None
             taken = ["_"] * returns
             for position, name in zip(op["returned"], names, strict=True):
@@ -449,7 +451,7 @@ class _Writer:
         for name, result in zip(names, op.results, strict=True):
             for operand in shared_operands(op, result)[:1]:
                 self._is_view(name, values[list(op.operands).index(operand)])
-        unpacked = f"{', '.join(map(use, taken))}{',' if (called or returns > 1) and len(taken) == 1 else ''}"
+        unpacked = f"{', '.join(map(use, taken))}{',' if several and len(taken) == 1 else ''}"
         if names or "binds" not in op.attributes:
             self.add(f"{unpacked} = {call}" if names else call, *names)
         if "_" in taken:

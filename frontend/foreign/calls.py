@@ -1,0 +1,262 @@
+"""Calls of torch's that are given foreign tensors or make them: one library call of the graph each (`torch_private/foreign/`).
+
+What a call gives is found by trying it on small real tensors. A size of a result that is the same for two assignments of the symbols is a
+number, one that agrees with a size of an argument in both is that size, and any other is known only to the running program; the program
+checks all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import GraphBreak
+from ..guards.source import Fetch
+from ..state import Interpreter
+from ..torch_private.fake import real_tensors
+from ..torch_private.foreign.operators import call_operator
+from ..torch_private.foreign.parts import text_of
+from ..torch_private.foreign.plans import function_of, handle_of
+from ..torch_private.functions import OpOverload, OpOverloadPacket
+from ..torch_private.symbols import is_unknown
+from ..values.kinds import isinstance
+from .examples import assignments
+from .results import Planner, Try
+from .tensors import Foreign, Foreigners
+
+__all__ = ["foreigners", "load"]
+
+# Functions and methods that make foreign tensors of plain ones, and those on packed sequences, whose sizes values decide.
+_MAKE = ("to_sparse", "quantize_per_", "sparse_", "_sparse_coo", "_sparse_csr", "_make_per_", "sparse_compressed")
+_QUANTIZED = "quantized"
+
+_ANSWERS = frozenset(  # what follows from the structure
+    """
+    sparse_dim dense_dim is_coalesced qscheme q_per_channel_axis is_floating_point is_complex is_signed element_size get_device
+    is_sparse is_quantized type is_conj is_neg
+    """.split()  # noqa: SIM905
+)
+_OF_SIZES = frozenset(["size", "dim", "ndimension", "numel", "nelement", "__len__"])
+_PARTS = {  # methods that give a part, by the kind of tensor
+    "torch.sparse_coo": {"_indices": 0, "_values": 1, "indices": 0, "values": 1},
+    "torch.sparse_csr": {"crow_indices": 0, "col_indices": 1, "values": 2},
+    "torch.sparse_bsr": {"crow_indices": 0, "col_indices": 1, "values": 2},
+    "torch.sparse_csc": {"ccol_indices": 0, "row_indices": 1, "values": 2},
+    "torch.sparse_bsc": {"ccol_indices": 0, "row_indices": 1, "values": 2},
+}
+
+
+def foreigners(vm: Interpreter) -> Foreigners:
+    """Those of a capture that begins; its graph leaves calls on them to us."""
+    made = vm.out.foreign = Foreigners()
+    vm.out.elsewhere = functools.partial(_made_of, vm)
+    return made
+
+
+def _made_of(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call gives that is one of these; NotImplemented for others."""
+    return _call(vm, op, target, args, kwargs) if _concerns(vm, target, args, kwargs) else NotImplemented
+
+
+def _concerns(vm: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if vm.foreign.among((args, kwargs)):
+        return True
+    if isinstance(target, OpOverload | OpOverloadPacket):
+        return str(target).startswith("quantized.")
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    return name.startswith(_MAKE) and not name.endswith("_")
+
+
+def _call(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call as a node of the graph, or the answer that follows from what is known."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    first = vm.foreign.of(args[0]) if args else None
+    if first is not None:
+        answer = _answer(vm, first, name, args, kwargs)
+        if answer is not NotImplemented:
+            return answer
+    text = f"attribute {target}" if op == "attribute" else function_of(target)
+    what = f"{name} of a foreign tensor" if first is None else f"{name} of a {first.kind}"
+    if text is None:
+        raise GraphBreak(f"{what} is called, which no library call of a graph does")
+    if name.endswith("_") and not name.endswith("__") or name.startswith("__i") or kwargs.get("out") is not None:
+        raise GraphBreak(f"{what} is called, which writes to its argument")
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise GraphBreak(f"{what} is called under autocast")
+    if vm.out.inside or vm.overrides.modes:
+        raise GraphBreak(f"{what} is called inside a transform or a mode")
+    return _Call(vm, what, text, args, kwargs).made()
+
+
+def _answer(vm: Interpreter, known: Foreign, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a foreign tensor says of itself, without a call."""
+    alone = len(args) == 1 and not kwargs
+    if name in _OF_SIZES:
+        return vm.native(getattr(known.stand_in, name), *args[1:], **kwargs)
+    if not alone:
+        return NotImplemented
+    kind, _, *rest = known.structure
+    if name in _ANSWERS:
+        with real_tensors():
+            return getattr(known.example, name)()
+    if name == "_nnz" and kind != _QUANTIZED:
+        return known.parts[0].shape[1] if kind == "torch.sparse_coo" else known.parts[1].shape[-1]
+    if name in _PARTS.get(kind, {}):
+        if kind == "torch.sparse_coo" and not name.startswith("_") and not rest[1]:
+            return NotImplemented  # eager's error
+        part = known.parts[_PARTS[kind][name]]
+        return vm.out.call_method(
+            "detach" if name == "_values" else "view_as", (part, *([] if name == "_values" else [part])), {}
+        )
+    if kind == _QUANTIZED:
+        if name == "int_repr":
+            return vm.out.call_method("clone", (known.parts[0],), {})
+        if name in ("q_scale", "q_zero_point") and rest[0] is None:
+            if rest[1] is not None:
+                return rest[1][name == "q_zero_point"]
+            if known.source is not None:
+                found = getattr(Tensor, name)
+                with real_tensors():
+                    number = found(vm.user.real(known.stand_in))
+                return vm.user.wrap(number, Fetch(found, known.source))
+            return vm.call_tensor_method(known.parts[1 if name == "q_scale" else 2], "item", (), {})
+        if name in ("q_per_channel_scales", "q_per_channel_zero_points") and rest[0] is not None:
+            return vm.out.call_method("view_as", (known.parts[1 if "scales" in name else 2],) * 2, {})
+    return NotImplemented
+
+
+@dataclass
+class _Call:
+    """One call: its arguments as text, tensors and sizes."""
+
+    vm: Interpreter
+    what: str
+    text: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tensors: list[Tensor] = field(default_factory=list)
+    sizes: list[Any] = field(default_factory=list)
+    objects: dict[int, Any] = field(default_factory=dict)
+    foreign: list[Foreign] = field(default_factory=list)
+
+    def made(self) -> Any:
+        """The results."""
+        args, kwargs = [self._text(a) for a in self.args], {k: self._text(v) for k, v in self.kwargs.items()}
+        self.written = {"call": self.text, "args": args, "kwargs": kwargs}
+        tries = self._tried()
+        planner = Planner(self.vm, self.what, self, tries)
+        with real_tensors():
+            results, build = planner.planned([t.result for t in tries])
+        new: Iterator[Tensor] = iter(())
+        if planner.made or not planner.kept:
+            what = json.dumps({**self.written, "results": results})
+            new = iter(self.vm.out.call_function(call_operator(), (self.tensors, self.sizes, what), {}))
+        return build(new)
+
+    # ---- arguments ----
+
+    def _text(self, value: Any) -> Any:
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        known = self.vm.foreign.of(value)
+        if known is not None:
+            self.foreign.append(known)
+            size = [self._text(n) for n in known.size]
+            return ["foreign", known.structure, size, [self._place(p) for p in known.parts]]
+        if isinstance(value, Tensor):
+            return ["tensor", self._place(value)]
+        if isinstance(value, torch.SymInt):
+            self.sizes.append(value)
+            return ["size", len(self.sizes) - 1]
+        if isinstance(value, torch.SymFloat) and (late := self.vm.dynamic.late(value)) is not None:
+            return ["number", self._place(late)]
+        if isinstance(value, torch.SymFloat):
+            return float(value)
+        if isinstance(value, torch.ScriptObject):
+            return ["object", self._handle(value)]
+        if isinstance(value, torch.dtype | torch.layout | torch.device | torch.memory_format | torch.qscheme):
+            return ["constant", text_of(value)]
+        if isinstance(value, tuple | list):
+            return ["tuple" if isinstance(value, tuple) else "list", *map(self._text, value)]
+        if type(value) is slice:
+            return ["slice", *map(self._text, (value.start, value.stop, value.step))]
+        if value is ...:
+            return ["ellipsis"]
+        raise GraphBreak(f"{self.what} is given an object of type {type(value).__name__}")
+
+    def _place(self, tensor: Tensor) -> int:
+        for place, known in enumerate(self.tensors):
+            if known is tensor:
+                return place
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
+
+    def _handle(self, value: Any) -> int:
+        source = self.vm.user.source_of(value)
+        if source is None:
+            raise GraphBreak(f"{self.what} is given an object that capture has not seen")
+        where = Fetch(handle_of, source)
+        with real_tensors():
+            real = handle_of(value)
+        known = self.vm.user.by_real.get(id(real))
+        if known is None:
+            fake, info = self.vm.dynamic.tensor(real, where, True, False)
+            info.static = False
+            self.vm.out.add_input(info)
+            self.vm.user.arg_tensors.append(info)
+            self.vm.user.track(real, fake, where)
+        else:
+            fake = known.value
+        place = self._place(fake)
+        self.objects[place] = real
+        return place
+
+    # ---- the call, tried ----
+
+    def all_sizes(self) -> list[Any]:
+        """The sizes of all arguments."""
+        return [*(n for t in self.tensors for n in t.shape), *(n for f in self.foreign for n in f.size), *self.sizes]
+
+    def _tried(self) -> list[Try]:
+        found = assignments(self.all_sizes())
+        try:
+            return [Try(self, given) for given in found]
+        except GraphBreak:
+            if len(found) == 1:
+                raise
+        for size in self.all_sizes():  # sizes that the call does not take: numbers, which are guarded
+            if isinstance(size, torch.SymInt) and not any(map(is_unknown, size.node.expr.free_symbols)):
+                int(size)
+        self.sizes = [int(n) if isinstance(n, torch.SymInt) and n.node.expr.is_number else n for n in self.sizes]
+        found = assignments(self.all_sizes())
+        return [Try(self, given) for given in found]
+
+
+# ---- attributes ----
+
+_FACTS = frozenset(
+    "dtype layout is_sparse is_sparse_csr is_quantized is_mkldnn is_nested is_complex itemsize is_cuda is_cpu".split()  # noqa: SIM905
+)
+_SIZES = frozenset(["shape", "ndim", "device"])
+_COMPUTED = frozenset(["T", "mT", "H", "mH"])
+
+
+def load(vm: Interpreter, known: Foreign, name: str) -> Any:
+    """An attribute of a foreign tensor; NotImplemented for methods."""
+    if name in _FACTS:
+        return getattr(known.example, name)
+    if name == "requires_grad":
+        return known.requires_grad
+    if name in _SIZES:
+        return NotImplemented
+    if name in _COMPUTED:
+        return _call(vm, "attribute", name, (known.stand_in,), {})
+    if name == "__class__" or callable(getattr(Tensor, name, None)):
+        return NotImplemented
+    raise GraphBreak(f"{name} of a {known.kind} is read, which may be the program's own")

@@ -1,0 +1,155 @@
+"""Foreign tensors of one capture: those in sparse layouts and quantized ones, which stand in the graph as their parts.
+
+The program sees a stand-in, a plain fake tensor that no node knows. What is asked of it, and every call that it is given to, comes here
+or to `calls`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import Unsupported
+from ..guards.source import Fetch, Item, Source
+from ..state import Interpreter
+from ..torch_private.fake import real_tensors
+from ..torch_private.foreign.parts import is_foreign, parts_of, structure_of, whole
+from ..values.kinds import tensors_in
+from . import examples
+
+__all__ = ["Foreign", "Foreigners", "given_out", "is_taken", "stand_in", "taken_in"]
+
+
+@dataclass
+class Foreign:
+    """One foreign tensor: what stands for it, what it is beside its parts, its sizes and parts."""
+
+    stand_in: Tensor
+    structure: tuple[Any, ...]
+    size: tuple[Any, ...]
+    parts: list[Tensor]
+    example: Tensor = field(repr=False)  # a real one of the same structure
+    source: Source | None = None
+    view: bool = False  # whether eager's has the memory of another one
+
+    @property
+    def kind(self) -> str:
+        """What it is, for messages."""
+        return "quantized tensor" if self.structure[0] == "quantized" else f"tensor with the layout {self.structure[0]}"
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients go through it."""
+        return any(part.requires_grad for part in self.parts)
+
+
+class Foreigners:
+    """Those of one capture, by stand-in."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Foreign] = {}
+
+    def add(self, made: Foreign) -> Tensor:
+        """Remember one; its stand-in."""
+        self.known[id(made.stand_in)] = made
+        return made.stand_in
+
+    def of(self, value: Any) -> Foreign | None:
+        """What a stand-in stands for."""
+        return self.known.get(id(value)) if self.known else None
+
+    def among(self, values: Any) -> bool:
+        """Whether there is one among arguments."""
+        return bool(self.known) and any(id(t) in self.known for t in tensors_in(values))
+
+
+def stand_in(vm: Interpreter, size: tuple[Any, ...], example: Tensor) -> Tensor:
+    """A fake tensor of these sizes that no node makes."""
+    dtype = torch.float32 if example.is_quantized else example.dtype
+    return torch.empty(size, dtype=dtype, device=example.device)
+
+
+# ---- in and out ----
+
+
+def is_taken(value: Tensor) -> bool:
+    """Whether one of the caller's can come into a graph."""
+    if type(value) not in (Tensor, nn.Parameter) or value.layout is torch.strided and not value.is_quantized:
+        return False
+    with real_tensors():
+        if value.is_meta or not is_foreign(value):
+            return False
+        gradients = value.requires_grad and value.layout is torch.sparse_coo and not value.is_coalesced()
+        return not gradients and not value.is_conj() and not value.is_neg() and not value._is_view()
+
+
+def _size_of(value: Tensor) -> tuple[int, ...]:
+    return tuple(value.shape)
+
+
+def _facts_of(value: Any) -> Any:
+    """What guards ask of a foreign tensor beside the sizes and its parts."""
+    if type(value) not in (Tensor, nn.Parameter) or not is_taken(value):
+        return None
+    return type(value), structure_of(value), len(value.shape), value.device, value.requires_grad, value.is_leaf
+
+
+def _parts_with_gradients(value: Tensor) -> list[Tensor]:
+    with torch.enable_grad():
+        return parts_of(value)
+
+
+def taken_in(vm: Interpreter, value: Tensor, source: Source) -> Tensor:
+    """The stand-in for a foreign tensor of the caller's, whose parts are inputs of the graph."""
+    with real_tensors():
+        reals, facts, structure = _parts_with_gradients(value), _facts_of(value), structure_of(value)
+    vm.guards.add("equals", Fetch(_facts_of, source), facts)
+    sizes = Fetch(_size_of, source)
+    size = tuple(vm.user.wrap(n, Item(sizes, d)) for d, n in enumerate(value.shape))
+    where = Fetch(_parts_with_gradients, source)
+    parts = [_part(vm, part, Item(where, k)) for k, part in enumerate(reals)]
+    with real_tensors():
+        example = examples.put_together(structure, tuple(min(n, 4) for n in value.shape), value.device)
+    made = Foreign(stand_in(vm, size, example), structure, size, parts, example, source)
+    vm.user.track(value, made.stand_in, source)
+    return vm.foreign.add(made)  # type: ignore[no-any-return]
+
+
+def _part(vm: Interpreter, part: Tensor, source: Source) -> Tensor:
+    with real_tensors():  # over the same memory, as no fake tensor is a view of a foreign one
+        place = part.storage_offset(), part.shape, part.stride()
+        plain = torch.empty(0, dtype=part.dtype, device=part.device)
+        plain = plain.set_(part.untyped_storage(), *place).requires_grad_(part.requires_grad)  # type: ignore[call-overload]
+    fake, info = vm.dynamic.tensor(plain, source, False, False)
+    info.real, info.static, info.temporary = part, False, part.requires_grad
+    vm.out.add_input(info)
+    vm.user.arg_tensors.append(info)
+    vm.user.track(part, fake, source)
+    return fake
+
+
+class Whole:
+    """The foreign tensor behind a graph, of its parts."""
+
+    def __init__(self, structure: tuple[Any, ...]) -> None:
+        self.structure = structure
+        self.__name__ = "whole"
+
+    def __call__(self, size: tuple[int, ...], *parts: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return whole(self.structure, size, list(parts))
+
+
+def given_out(residual: Any, known: Foreign) -> str:
+    """The expression that gives a foreign tensor behind the graph: the caller's, or one that is put together of its parts."""
+    if known.source is not None:
+        return residual.emit.fetch(known.source)  # type: ignore[no-any-return]
+    if known.view:
+        raise Unsupported(f"a view of a {known.kind} is given out")
+    size = "".join(f"{residual.value(n)}, " for n in known.size)
+    parts = ", ".join(map(residual.value, known.parts))
+    whole = residual.emit.constant(Whole(known.structure), "whole")
+    return residual._fresh(known.stand_in, f"{whole}(({size}), {parts})")  # type: ignore[no-any-return]

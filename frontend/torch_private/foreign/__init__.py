@@ -1,0 +1,1 @@
+"""Tensors that the IR cannot hold, and library calls on them."""

@@ -1,0 +1,90 @@
+"""Foreign tensors, which the IR cannot hold: quantized ones and those in sparse layouts, as the plain tensors that they are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["constant", "is_foreign", "parts_of", "structure_of", "text_of", "whole", "with_numbers"]
+
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+_STORED = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
+_PER_TENSOR, _PER_CHANNEL = torch.per_tensor_affine, torch.per_channel_affine
+
+
+def is_foreign(tensor: Tensor) -> bool:
+    """Whether a tensor is one that stands in graphs as its parts."""
+    if tensor.layout in _COMPRESSED or tensor.layout is torch.sparse_coo:
+        return True
+    return tensor.is_quantized and tensor.dtype in _STORED and tensor.qscheme() in (_PER_TENSOR, _PER_CHANNEL)
+
+
+def structure_of(tensor: Tensor) -> tuple[Any, ...]:
+    """What a foreign tensor is beside its sizes and parts, as plain data; the first item says of which kind it is."""
+    dtype = text_of(tensor.dtype)
+    if tensor.is_quantized:
+        axis = tensor.q_per_channel_axis() if tensor.qscheme() is _PER_CHANNEL else None
+        return "quantized", dtype, axis, None
+    layout = text_of(tensor.layout)
+    if tensor.layout is torch.sparse_coo:
+        return layout, dtype, tensor.sparse_dim(), tensor.is_coalesced()
+    block = tensor.values().shape[-2 - tensor.dense_dim() :][:2] if "bs" in layout else ()
+    return layout, dtype, tensor.dense_dim(), tuple(block)
+
+
+def with_numbers(tensor: Tensor) -> tuple[Any, ...]:
+    """The structure of a quantized tensor with its scale and zero point, where one has the same in all calls."""
+    kind, dtype, axis, _ = structure_of(tensor)
+    return kind, dtype, axis, None if axis is not None else (tensor.q_scale(), tensor.q_zero_point())
+
+
+def parts_of(tensor: Tensor, structure: Any = None) -> list[Tensor]:
+    """The plain tensors that a foreign one is made of, over its memory where it has them; values have gradients where they can."""
+    if tensor.is_quantized:
+        if structure is not None and structure[3] is not None:
+            return [tensor.int_repr()]
+        if tensor.qscheme() is _PER_CHANNEL:
+            return [tensor.int_repr(), tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
+        scale, zero = tensor.q_scale(), tensor.q_zero_point()
+        numbers = [torch.tensor(scale, dtype=torch.float64), torch.tensor(zero, dtype=torch.int64)]
+        return [tensor.int_repr(), *numbers]
+    if tensor.layout is torch.sparse_coo:
+        known = tensor.is_coalesced()
+        return [tensor.indices(), tensor.values()] if known else [tensor._indices(), tensor._values()]
+    return [*(getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]), tensor.values()]
+
+
+def whole(structure: tuple[Any, ...], size: tuple[int, ...], parts: list[Tensor]) -> Tensor:
+    """The foreign tensor of these parts."""
+    kind, dtype, *rest = structure
+    if kind == "quantized" and rest[0] is None:
+        scale, zero = parts[1:] if rest[1] is None else rest[1]
+        return torch._make_per_tensor_quantized_tensor(parts[0], float(scale), int(zero))
+    if kind == "quantized":
+        return torch._make_per_channel_quantized_tensor(*parts, rest[0])  # type: ignore[call-arg, arg-type]
+    if kind == "torch.sparse_coo":
+        return torch.sparse_coo_tensor(parts[0], parts[1], size, is_coalesced=rest[1], check_invariants=False)
+    layout = getattr(torch, kind.partition(".")[2])
+    made: Tensor = torch.sparse_compressed_tensor(
+        parts[0], parts[1], parts[2], size, layout=layout, check_invariants=False
+    )
+    return made
+
+
+def text_of(value: Any) -> str:
+    """A dtype, a layout, a device, a memory format or a qscheme as text that `constant` reads."""
+    return f"device:{value}" if isinstance(value, torch.device) else str(value)
+
+
+def constant(text: str) -> Any:
+    """What `text_of` wrote."""
+    if text.startswith("device:"):
+        return torch.device(text.removeprefix("device:"))
+    return getattr(torch, text.removeprefix("torch."))

@@ -1,0 +1,297 @@
+"""Quantized tensors and sparse layouts in graphs: eager's values, layouts, gradients and errors, in one graph where nothing else is said."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from harness import compiled, leaves, number_backend
+from one_graph import Program, i, r, t
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import intarsia
+
+PROGRAMS: dict[str, Program] = {}
+
+
+def program(*calls: tuple[Any, ...], breaks: str = "") -> Any:
+    """Add a function."""
+
+    def add(function: Any) -> Any:
+        PROGRAMS[function.__name__] = Program(lambda: function, calls, breaks)
+        return function
+
+    return add
+
+
+def csr(*shape: int, k: int = 0) -> Tensor:
+    """A tensor of every third number of `t`, from the one at `k` on."""
+    return (t(*shape) * (torch.arange(t(*shape).numel()).reshape(shape) % 3 == k)).to_sparse_csr()
+
+
+def coo(*shape: int, k: int = 0) -> Tensor:
+    """The same, in coordinates."""
+    return csr(*shape, k=k).to_sparse().coalesce()
+
+
+def twice(*shape: int) -> Tensor:
+    """One that is not coalesced."""
+    one = coo(*shape)
+    return torch.sparse_coo_tensor(torch.cat([one.indices()] * 2, 1), torch.cat([one.values()] * 2), shape)
+
+
+# ---- quantized ----
+
+
+@program((t(4), 0.1), (t(4) * 0.5, 0.1), (t(4), 0.2))
+def scale_of_the_program(x, s):
+    q = torch.quantize_per_tensor(x, s, 3, torch.quint8)
+    return q, q.dequantize() + q.int_repr().sum() * q.q_scale(), q.q_zero_point(), q.dtype, q.is_quantized, q.qscheme()
+
+
+@program((t(4), torch.tensor(0.1), i(3)[0]), (t(4), torch.tensor(0.3), i(1)[0]))
+def scale_in_a_tensor(x, s, z):
+    q = torch.quantize_per_tensor(x, s, z, torch.qint8)
+    return q, q.dequantize() * 2
+
+
+@program((t(4),), (t(4) * 3,), (t(4).exp(),))
+def scale_of_the_values(x):
+    q = torch.quantize_per_tensor_dynamic(x, torch.quint8, False)
+    return q.dequantize(), q
+
+
+@program((t(3, 4), t(3).abs() + 0.1), (t(3, 4) * 2, t(3).abs() + 0.3))
+def per_channel(x, s):
+    q = torch.quantize_per_channel(x, s, torch.zeros(3, dtype=torch.long), 0, torch.qint8)
+    return q, q.dequantize() + q.int_repr(), q.q_per_channel_scales() * 2, q.q_per_channel_axis()
+
+
+@program((t(2, 8),), (t(2, 8) * 2,))
+def quantized_operators(x):
+    q = torch.quantize_per_tensor(x, 0.05, 10, torch.quint8)
+    total = torch.ops.quantized.add(q, q, 0.1, 3)
+    return torch.relu(total).reshape(16)[2:].dequantize(), torch.cat([q, total]).dequantize().sum()
+
+
+@program(
+    (torch.quantize_per_tensor(t(6), 0.1, 3, torch.quint8),), (torch.quantize_per_tensor(t(6), 0.2, 1, torch.quint8),)
+)
+def quantized_given(q):
+    return q.dequantize() * q.q_scale(), q, q.int_repr() + q.q_zero_point()
+
+
+@program((t(6),), breaks="a view of a quantized tensor is given out")
+def quantized_view(x):
+    return torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).reshape(2, 3)
+
+
+@program((t(6),), breaks="which writes to its argument")
+def quantized_written(x):
+    q = torch.quantize_per_tensor(x, 0.1, 3, torch.quint8)
+    q.copy_(x * 2)
+    return q.dequantize()
+
+
+# ---- sparse ----
+
+
+@program((csr(4, 5), r(5, 2)), (csr(4, 5, k=1), r(5, 2)), (csr(6, 5), r(5, 2)), (csr(7, 5), r(5, 3)))
+def product(a, d):
+    return (a @ d).relu() * 2, a.shape, a.layout, a.is_sparse_csr
+
+
+@program((csr(4, 5).requires_grad_(), r(5, 2)), (csr(4, 5, k=1).requires_grad_(), t(5, 2)))
+def product_trained(a, d):
+    return torch.sparse.mm(a, d).sin()
+
+
+@program((coo(4, 5).requires_grad_(), r(5, 2)), (coo(4, 5, k=2).requires_grad_(), t(5, 2)))
+def coordinates_trained(a, d):
+    return torch.sparse.mm(a, d).sin(), a.values() * 2
+
+
+@program((r(4, 4), r(4, 2)), ((t(4, 4) - 0.5).relu().requires_grad_(), r(4, 2)), (torch.zeros(4, 4), r(4, 2)))
+def made_here(x, d):
+    a = (x * 2).to_sparse()
+    return torch.sparse.mm(a, d), a._nnz(), a.to_dense() + 1
+
+
+@program((torch.eye(4), t(4, 2)), (torch.zeros(4, 4), t(4, 2)), (torch.eye(4)[:1].expand(4, 4), t(4, 2)))
+def made_here_compressed(x, d):
+    a = x.to_sparse_csr()
+    return a, a.crow_indices(), a.values() * 2, a.t() @ d, a.transpose(0, 1).layout
+
+
+@program((i(0, 1, 1), i(2, 0, 0), r(3)), (i(3, 1, 2), i(2, 0, 3), r(3)), (i(0, 1, 1, 2), i(2, 0, 0, 2), r(4)))
+def of_indices(rows, columns, v):
+    a = torch.sparse_coo_tensor(torch.stack([rows, columns]), v * 2, (4, 4))
+    b = a + a.t()
+    return b.coalesce().values().sin().sum(), a.is_coalesced(), torch.sparse.sum(b, 0).to_dense()
+
+
+@program((coo(3, 4),), (twice(3, 4),), (coo(3, 4, k=1),))
+def coalesced_or_not(a):
+    return a.values() * 2, a.is_coalesced()
+
+
+@program((twice(3, 4),))
+def coalesced_here(a):
+    b = a.coalesce()
+    return b, b.values() * 2, (a + b).to_dense()
+
+
+@program((csr(4, 5), t(4, 2)), (csr(4, 5), t(5, 2)))
+def sizes_that_do_not_fit(a, d):
+    return a @ d
+
+
+@program((coo(3, 4),), (csr(3, 4),), (csr(3, 4).to_dense(),))
+def layouts(a):
+    return (a.to_dense() if a.layout is not torch.strided else a) * 2
+
+
+@program((coo(3, 4),))
+def values_written(a):
+    b = a.to_dense().to_sparse()
+    b.values().mul_(3)
+    return b.to_dense(), b
+
+
+@program((coo(3, 4),), breaks="which writes to its argument")
+def written(a):
+    b = a.to_dense().to_sparse()
+    b.mul_(3)
+    return b.to_dense()
+
+
+@program((coo(3, 4),))
+def caller_s_own(a):
+    return a, [a, a.values(), a.indices()], a.to_dense()
+
+
+@program((coo(3, 4), t(3)), breaks="print is called")
+def alive_at_a_break(a, x):
+    b = a * 2
+    y = x + 1
+    print(end="")
+    return b.to_dense().sum() * y, b
+
+
+@program((r(4, 4),), ((t(4, 4) * 2).requires_grad_(),))
+def mixed_with_grad_mode(x):
+    with torch.no_grad():
+        mask = (x > 0).to(x.dtype).to_sparse_csr()
+    return mask @ x, mask.values().requires_grad
+
+
+# ---- the test ----
+
+
+def _copied(value: Any) -> Any:
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        made = leaf.detach().clone()
+        return made.requires_grad_(leaf.requires_grad)
+
+    return pytree.tree_map(one, value)
+
+
+def _facts(value: Any) -> Any:
+    """What can be seen of a value, with tensors as their dense values."""
+    if not isinstance(value, Tensor):
+        return value
+    dense = (
+        value.dequantize() if value.is_quantized else value.to_dense() if value.layout is not torch.strided else value
+    )
+    more: tuple[Any, ...] = (value.is_coalesced(), value._nnz()) if value.layout is torch.sparse_coo else ()
+    if value.is_quantized and value.qscheme() is torch.per_tensor_affine:
+        more = value.q_scale(), value.q_zero_point()
+    return dense.detach(), value.dtype, value.layout, value.requires_grad, *more
+
+
+def _account(function: Any, args: tuple[Any, ...]) -> Any:
+    given = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+    torch.manual_seed(0)
+    try:
+        result = function(*args)
+    except Exception as error:
+        return type(error), str(error)
+    made = [v for v in leaves(result) if isinstance(v, Tensor) and v.requires_grad]
+    gradients: list[Any] = []
+    if made and given:
+        loss = sum((v if v.layout is torch.strided else v.to_dense()).sin().sum() for v in made)
+        gradients = list(torch.autograd.grad(loss, given, allow_unused=True))
+    return pytree.tree_map(_facts, [result, gradients])
+
+
+def _check(got: Any, want: Any) -> None:
+    got, want = leaves(got), leaves(want)
+    assert len(got) == len(want)
+    for one, other in zip(got, want, strict=True):
+        if isinstance(other, Tensor):
+            torch.testing.assert_close(one, other, equal_nan=True)
+        else:
+            assert type(one) is type(other) and one == other, (got, want)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str) -> None:
+    program = PROGRAMS[name]
+    eager = program.make()
+    fast, log = compiled(eager, number_backend)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for args in program.calls:
+            _check(_account(fast, _copied(args)), _account(eager, _copied(args)))
+    found = [*(b.reason for b in log.breaks), *(why for *_, why in log.fallbacks)]
+    assert program.breaks in found[0] if program.breaks else not found, found
+
+
+COMPILED = ["scale_of_the_program", "scale_of_the_values", "per_channel", "quantized_given", "product_trained"]
+COMPILED += ["coordinates_trained", "made_here", "of_indices", "values_written"]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_with_the_compiler(name: str) -> None:
+    eager = PROGRAMS[name].make()
+    fast = intarsia.compile(eager)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for args in PROGRAMS[name].calls:
+            _check(_account(fast, _copied(args)), _account(eager, _copied(args)))
+
+
+def test_packed_weights_are_those_of_the_call() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        quantize = torch.ao.quantization.quantize_dynamic
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+        model = quantize(model, {nn.Linear}, dtype=torch.qint8)
+        fast, log = compiled(model)
+        for rows in (3, 5, 7):
+            torch.testing.assert_close(fast(t(rows, 8)), model(t(rows, 8)))
+        other = quantize(nn.Sequential(nn.Linear(8, 4)), {nn.Linear}, dtype=torch.qint8)[0]
+        model[2].set_weight_bias(other.weight(), other.bias())
+        torch.testing.assert_close(fast(t(5, 8)), model(t(5, 8)))
+        assert not log.breaks and not log.fallbacks
+
+
+def test_gradients_of_gradients_are_eagers() -> None:
+    def function(a: Tensor, d: Tensor) -> Tensor:
+        return (a @ d).sin().sum()
+
+    def penalty(f: Any) -> Tensor:
+        d = r(5, 2)
+        (g,) = torch.autograd.grad(f(csr(4, 5), d), d, create_graph=True)
+        return torch.autograd.grad(g.square().sum(), d)[0]
+
+    fast, _ = compiled(function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(penalty(fast), penalty(function))
