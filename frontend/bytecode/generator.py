@@ -227,6 +227,8 @@ class InterpretedGenerator:
         vm = self.vm
         self._thrown = error
         send = self.frame.program.instructions[self.frame.program.instructions[self.frame.ip].arg]
+        outer = vm.current_error
+        self._handle_again(outer)
         self.running = True
         try:
             if isinstance(error, GeneratorExit):
@@ -248,6 +250,7 @@ class InterpretedGenerator:
             more, result = False, raised.value.value
         finally:
             self.running = False
+            vm.current_error = outer
         return (True, result) if more else self._resume(result, None, send.arg)
 
     def _for_python(self, value: Any, error: BaseException | None) -> Any:

@@ -53,7 +53,7 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.identity import PLAIN_KINDS, Identity
-from ..values.kinds import HEAP_TYPE, isinstance
+from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
 from ..values.protocol import answered
@@ -213,7 +213,7 @@ def _own_super(vm: Interpreter) -> tuple[Any, Any]:
         raise UserRaise(RuntimeError("super(): arg[0] deleted" if name else "super(): no arguments"))
     if type(first) is Unread:
         first = first.read()
-    if isinstance(first, types.CellType):
+    if isinstance(first, types.CellType) and name in frame.code.co_cellvars:
         first = load_cell(vm, first, name)
     cell = frame.fast.get("__class__")
     if not isinstance(cell, types.CellType) or cell == types.CellType():
@@ -298,24 +298,6 @@ def _id(vm: Interpreter, obj: Any) -> Any:
     if isinstance(obj, (InterpretedGenerator, *operators.SYMBOLIC)):
         raise Unsupported("id() of an object is read")
     return Identity(vm, obj)
-
-
-@ROWS.rule(dir)
-def _dir(vm: Interpreter, *args: Any) -> Any:
-    """Names of what does not change: a module of a library's, a class or an object that capture has made."""
-    if not args:
-        return sorted(vm.listed(vm.call(locals, (), {})))
-    for value in args[:1]:
-        if type(value) is types.ModuleType and vm.is_library(value.__name__):
-            return vm.native(dir, value)
-        cls = value if isinstance(value, type) else type(value)
-        of_python = type(cls) is type and not cls.__flags__ & HEAP_TYPE  # which nobody changes
-        if of_python and (value is cls or not hasattr(value, "__dict__")):
-            return vm.native(dir, value)
-        made = vm.is_created(value) and all(vm.is_created(c) or not c.__flags__ & HEAP_TYPE for c in cls.__mro__)
-        if made and objects.find_method(type(value), "__dir__") is None:
-            return vm.native(dir, value)
-    raise Unsupported("dir() is called")
 
 
 def _text(name: str, function: Any) -> Any:

@@ -139,6 +139,9 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     if objects.find_method(kind, "__exit__") is None or objects.find_method(kind, "__enter__") is None:
         if not hasattr(kind, "__enter__"):
             raise UserRaise(TypeError(f"'{kind.__name__}' object does not support the context manager protocol"))
+        if leave is objects.MISSING:
+            text = f"'{kind.__name__}' object does not support the context manager protocol (missed __exit__ method)"
+            raise UserRaise(TypeError(text))
         if vm.is_created(manager) and row_of(start) is not None and row_of(leave) is not None:
             return manager.__exit__, vm.call(manager.__enter__, (), {})  # of a file in memory
         raise Unsupported(f"the context manager {kind.__module__}.{kind.__name__} is used")

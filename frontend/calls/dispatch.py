@@ -95,6 +95,11 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return _scripted(vm, function, args, kwargs)
     if kind is _INSTANCE_METHOD and function.__name__ == "__call__" and args and _is_scripted(args[0]):
         return _scripted(vm, args[0], args[1:], kwargs)  # C's own, where a program has put another around it
+    raw, owner = objects.lookup(kind, "__call__")
+    if owner is not None and functools.partial in (owner, twin_of(owner)) and vm.user.source_of(function) is None:
+        return library.call_partial(vm, function, args, kwargs)
+    if owner is not None and not isinstance(raw, types.WrapperDescriptorType):
+        return vm.call(objects.bind(vm, raw, owner, function, kind, "__call__"), args, kwargs)
     if not callable(function):
         raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
     raise Unsupported(f"{_display(function)} is called")
@@ -194,7 +199,8 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     special = library.special_function(function)
     if special is not None:
         return special(vm, function, args, kwargs)
-    rules.check_module(module)
+    if function.__name__ not in tables.ONLY_ASKING:
+        rules.check_module(module)
     if module.startswith("torch") and function.__name__ != "__getattr__":
         check_torch_state(function.__name__, module)
     marked = marks.call_marked(vm, function, args, kwargs)
@@ -218,10 +224,6 @@ def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kw
     if not ruled and vm.is_frontend_class(type(owner)) or isinstance(owner, InterpretedGenerator):
         return vm.native(method, *args, **kwargs)
     return Then(method.__func__, (owner, *args), kwargs)
-
-
-def _partial(vm: Interpreter, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return Then(made.func, (*made.args, *args), {**made.keywords, **kwargs})
 
 
 # ---- C functions ----
@@ -564,7 +566,7 @@ _BY_KIND: dict[type, Any] = {
     TensorMethod: _helper,
     types.BuiltinFunctionType: _builtin,
     types.MethodWrapperType: _wrapper,
-    functools.partial: _partial,
+    functools.partial: library.call_partial,
     library.LRU: library.call_cached,
     OpOverload: call_operator,
     OpOverloadPacket: call_operator,

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..breaks.breaks import restart_point
+from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.dynamic import concrete
 from ..guards.source import Const, Fetch, Item
@@ -32,11 +33,12 @@ from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
+from ..values.identity import Identity
 from ..values.kinds import SYMBOLIC, isinstance
 from ..values.namespaces import instance_attr
-from ..values.protocol import answered
+from ..values.protocol import answered, binary_by_methods, is_written_in_python
 from .pickles import rely_on_registries
-from .registry import Rows
+from .registry import Rows, Then
 from .visibility import check_keys, check_visible
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "call_getter",
     "call_methodcaller",
     "check_empty",
+    "call_partial",
     "methodcaller_parts",
     "special_function",
 ]
@@ -79,10 +82,12 @@ def _number(
                 if number is not None:
                     return number
             if not isinstance(value, Tensor):
-                for name in names:
+                for name in () if function is operator.index and isinstance(value, int) else names:
                     method = objects.find_method(type(value), name)
                     if method is not None and not vm.is_library(method.__module__):
                         return answered(vm, function, value, name, vm.call(method, args, kwargs))
+                    if objects.lookup(type(value), name)[1] is not None:
+                        break  # C code answers
             if floats:
                 args = (as_float(vm, value), *args[1:])
             check_visible(vm, args[1:] if only else args, f"{function.__name__}()")
@@ -131,10 +136,11 @@ ROWS.rule(abs, operator.abs)(
 
 @ROWS.rule(divmod)
 def _divmod(vm: Interpreter, left: Any, right: Any) -> Any:
-    for owner, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
-        method = objects.find_method(type(owner), name)
-        if method is not None and not isinstance(owner, Tensor):
-            return vm.call(method, (owner, other), {})
+    tensors = isinstance(left, Tensor) or isinstance(right, Tensor)
+    if not tensors and (is_written_in_python(left, "__divmod__") or is_written_in_python(right, "__rdivmod__")):
+        return binary_by_methods(vm, "divmod()", "divmod", left, right)
+    if is_constant(left) and is_constant(right):
+        return vm.native(divmod, left, right)
     return operators.binary(vm, "//", left, right), operators.binary(vm, "%", left, right)
 
 
@@ -146,6 +152,8 @@ def _hash(vm: Interpreter, obj: Any) -> Any:
         return answered(vm, hash, obj, "__hash__", vm.call(method, (obj,), {}))
     if isinstance(obj, torch.SymInt | torch.SymFloat):
         obj = vm.native(int if isinstance(obj, torch.SymInt) else float, obj)
+    if objects.lookup(type(obj), "__hash__")[1] is object and not isinstance(obj, InterpretedGenerator):
+        return Identity(vm, obj, hash)
     if not _has_known_hash(vm, obj):
         raise GraphBreak("hash() of an object is read")
     check_keys(vm, (obj,))
@@ -154,9 +162,11 @@ def _hash(vm: Interpreter, obj: Any) -> Any:
 
 def _has_known_hash(vm: Interpreter, obj: Any) -> bool:
     """Whether a hash is that of constants, of what hashes itself in Python, or there is none."""
-    if type(obj) in (tuple, frozenset):
-        return all(_has_known_hash(vm, item) for item in obj)
-    method = objects.lookup(type(obj), "__hash__")[0]
+    method, owner = objects.lookup(type(obj), "__hash__")
+    if owner in (tuple, frozenset):
+        return all(_has_known_hash(vm, item) for item in owner.__iter__(obj))  # type: ignore[union-attr]
+    if owner in (int, float, complex, str, bytes):
+        return True
     return is_constant(obj) or method is None or isinstance(method, types.FunctionType) and not isinstance(obj, Tensor)
 
 
@@ -168,7 +178,7 @@ def _copy(vm: Interpreter, value: Any) -> Any:
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
     kind = type(value)
-    if is_constant(value) or isinstance(value, type | types.FunctionType | types.ModuleType):
+    if is_constant(value) or isinstance(value, type | types.FunctionType | types.ModuleType | slice):
         return value
     if kind in (list, dict, set, collections.OrderedDict, collections.deque, collections.defaultdict):
         return value.copy()
@@ -299,6 +309,13 @@ def _copied_tensor(vm: Interpreter, tensor: Tensor, memo: dict[Any, Any]) -> Ten
 
 
 # ---- callables ----
+
+
+def call_partial(vm: Interpreter, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a `functools.partial`, or an instance of a subclass that capture made."""
+    if not all(isinstance(name, str) for name in made.keywords):
+        raise UserRaise(TypeError("keywords must be strings"))
+    return Then(made.func, (*made.args, *args), {**made.keywords, **kwargs})
 
 
 def methodcaller_parts(caller: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -91,7 +91,7 @@ def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
     def apply(vm: Interpreter, *args: Any, key: Any = None, **default: Any) -> Any:
         """Each item is compared with the best before the next one is taken: both may run code of the program's."""
         if not args or len(args) > 1 and default or default.keys() - {"default"}:
-            vm.native(function, *args[:2], **default)  # which says so
+            vm.native(function, *args[:2], **default, **({} if key is None else {"key": key}))  # which says so
         iterator = vm.iterate(args if len(args) > 1 else args[0])
         more, best = vm.advance(iterator)
         if not more:
@@ -225,7 +225,7 @@ def _index(vm: Interpreter, items: Any, value: Any, *bounds: Any) -> int:
 
 
 def _as_number(vm: Interpreter, value: Any) -> Any:
-    index = objects.find_method(type(value), "__index__")
+    index = None if isinstance(value, int) else objects.find_method(type(value), "__index__")
     return value if index is None else vm.call(operator.index, (value,), {})
 
 

@@ -137,6 +137,8 @@ def torch_values() -> tuple[type, ...]:
     return Shard, Replicate, Partial
 
 
+# Functions of refused modules that only ask what an object is.
+ONLY_ASKING = frozenset({"iscoroutinefunction", "iscoroutine"})
 REFUSED_BUILTINS = {
     "print": "print is called",
     "open": "a file is opened",

@@ -1,18 +1,21 @@
-"""What functions of Python's library make of classes: dataclasses, enumerations, modules that they name."""
+"""What functions of Python's library make of classes: dataclasses, names, enumerations, modules that they name."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import sys
+import types
 import typing
 from typing import Any
 
+from torch import Tensor, nn
+
 from ..calls.registry import Rows
-from ..errors import GraphBreak
+from ..errors import GraphBreak, Unsupported
 from ..state import Interpreter
 from ..values import object as objects
-from ..values.kinds import isinstance
+from ..values.kinds import HEAP_TYPE, isinstance
 from .bare import finder
 from .making import note_class, note_functions, note_made
 
@@ -52,6 +55,35 @@ def _dataclass(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     function, before = dataclasses._process_class, dict(vars(cls))  # type: ignore[attr-defined]
     made = vm.native(function, cls, *args, **kwargs)
     return note_made(vm, made, function, args, kwargs, cls, before)
+
+
+# ---- names ----
+
+
+@ROWS.rule(dir)
+def _dir(vm: Interpreter, *args: Any) -> Any:
+    """Names of a module of a library's, or of an object and its classes, each of which is guarded."""
+    if not args:
+        return sorted(vm.listed(vm.call(locals, (), {})))
+    if len(args) > 1:
+        vm.native(dir, *args)  # which refuses them
+    value, kind = args[0], vm.type_of(args[0])
+    if kind is types.ModuleType and vm.is_library(value.__name__):
+        return vm.native(dir, value)
+    method = objects.find_method(kind, "__dir__")
+    if method is not None:
+        return sorted(vm.listed(vm.call(method, (value,), {})))
+    owner = objects.lookup(kind, "__dir__")[1]
+    plain = owner is type if isinstance(value, type) else owner is object
+    if not plain or isinstance(value, Tensor | nn.Module) or objects.lookup(kind, "__class__")[1] is not object:
+        raise Unsupported("dir() is called")
+    names: set[str] = set()
+    for cls in (value if isinstance(value, type) else kind).__mro__:
+        changes = bool(cls.__flags__ & HEAP_TYPE) and not vm.is_created(cls)
+        names |= {*(vm.listed(objects.load_attr(vm, cls, "__dict__")) if changes else vars(cls))}
+    if not isinstance(value, type) and hasattr(value, "__dict__"):
+        names |= {*vm.listed(objects.load_attr(vm, value, "__dict__"))}
+    return sorted(names)
 
 
 # ---- enumerations ----

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import logging
 import sys
 import types
@@ -242,3 +243,27 @@ def _asked(function: Any) -> None:
 for _function in (logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.hasHandlers):
     _asked(_function)
 _asked(logging.getLevelName)
+
+
+# ---- text into streams ----
+
+
+@ROWS.rule(print)
+def _print(
+    vm: Interpreter, *values: Any, sep: Any = None, end: Any = None, file: Any = None, flush: Any = False
+) -> Any:
+    """Into a stream that the program has made; what everybody sees is written by CPython."""
+    stream = vm.load_attr(sys, "stdout") if file is None else file
+    if stream is None:
+        return
+    if not vm.is_created(stream):
+        raise GraphBreak("print is called")
+    if not all(text is None or isinstance(text, str) for text in (sep, end)):
+        vm.native(print, sep=sep, end=end, file=io.StringIO())  # which refuses them
+    for place, value in enumerate(values):
+        if place:
+            vm.call(vm.load_attr(stream, "write"), (" " if sep is None else sep,), {})
+        vm.call(vm.load_attr(stream, "write"), (vm.call(str, (value,), {}),), {})
+    vm.call(vm.load_attr(stream, "write"), ("\n" if end is None else end,), {})
+    if vm.truth(flush):
+        vm.call(vm.load_attr(stream, "flush"), (), {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,20 +18,22 @@ __all__ = ["PLAIN_KINDS", "Identity"]
 
 
 class Identity:
-    """The address of an object. Nobody outside has that of one that capture made; with any other one, a plain number may be equal."""
+    """The address of an object, or the hash that CPython makes of it. Nobody outside has that of one that capture made; with any other one, a plain number may be equal."""
 
-    __slots__ = ("made", "value", "vm")
+    __slots__ = ("made", "number", "value", "vm")
 
-    def __init__(self, vm: Interpreter, value: Any) -> None:
-        self.vm, self.value = vm, value
+    def __init__(self, vm: Interpreter, value: Any, number: Callable[[Any], int] = id) -> None:
+        self.vm, self.value, self.number = vm, value, number
         self.made = vm.user.source_of(value) is None and not is_constant(value)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is Identity:
+            if self.number is not other.number:
+                raise _refusal()
             return is_same(self.vm, self.value, other.value)
         if not self.made and isinstance(other, int):
             raise _refusal()
-        return self.made and other == id(self.value)
+        return self.made and other == self.number(self.value)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -38,7 +41,7 @@ class Identity:
     def __hash__(self) -> int:
         if not self.made:
             raise _refusal()
-        return hash(id(self.value))
+        return hash(self.number(self.value))
 
     def __bool__(self) -> bool:
         return True

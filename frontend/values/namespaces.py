@@ -50,11 +50,23 @@ def find_method(cls: type, name: str) -> types.FunctionType | None:
     if cls in SYMBOLIC:
         return None
     found = lookup(cls, name)[0]
-    if isinstance(found, staticmethod | classmethod):
-        found = found.__func__
+    if isinstance(found, staticmethod | classmethod) and isinstance(found.__func__, types.FunctionType):
+        found = found.__func__ if name == "__new__" else _method_around(found)
     if isinstance(found, types.FunctionType) and not (found.__module__ or "").startswith(_FRONTEND):
         return found
     return None
+
+
+def _method_around(found: staticmethod[..., Any] | classmethod[Any, ..., Any]) -> types.FunctionType:
+    """A function of the object itself that calls a static or a class method."""
+    function, static = found.__func__, isinstance(found, staticmethod)
+
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if static else function(type(self), *args, **kwargs)
+
+    method.__module__ = function.__module__
+    made: Any = method
+    return made  # type: ignore[no-any-return]
 
 
 def bind_class(vm: Interpreter, function: Any, cls: type) -> Any:
@@ -90,14 +102,13 @@ def load_global(vm: Interpreter, frame: Frame, name: str) -> Any:
         return namespace[name]
     written = vm.effects.globals.get((id(namespace), name))
     if written is not None:
-        if written[1] is DELETED:
-            raise exceptions.name_error(name)
-        return written[1]
-    if name in namespace:
+        if written[1] is not DELETED:
+            return written[1]
+    elif name in namespace:
         return load_global_value(vm, namespace, name, namespace.get("__name__", "module"))
     found = namespace.get("__builtins__", builtins)
     found = found if isinstance(found, dict) else found.__dict__
-    if not made and (name not in found or not vm.is_library(namespace.get("__name__"))):
+    if written is None and not made and (name not in found or not vm.is_library(namespace.get("__name__"))):
         vm.guards.add("missing", Const(namespace, namespace.get("__name__", "module")), name)
     if name not in found:
         raise exceptions.name_error(name)

@@ -250,7 +250,7 @@ def _is_data_descriptor(raw: Any) -> bool:
 
 
 def _instance_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
-    if name == "__class__":
+    if name == "__class__" and lookup(kind, name)[1] is object:
         return kind
     custom = find_method(kind, "__getattribute__")
     try:
@@ -560,6 +560,9 @@ def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
         return
     if isinstance(obj, Tensor) and name == "grad":  # None from then on
         store_tensor_attr(vm, obj, name, None)
+        return
+    if isinstance(obj, type) and vm.is_created(obj):
+        vm.native(delattr, obj, name)
         return
     if isinstance(obj, Tensor | type | types.ModuleType):
         raise Unsupported(f"an attribute is deleted: {name}")

@@ -220,7 +220,8 @@ def _compare_dicts(vm: Interpreter, symbol: str, left: dict[Any, Any], right: di
     same = len(left) == len(right)
     if same:
         for key, value in left.items():
-            if key not in right or not _is_found(vm, value, right[key]):
+            other = vm.call(dict.get, (right, key, objects.MISSING), {})
+            if other is objects.MISSING or not _is_found(vm, value, other):
                 same = False
                 break
     return same is (symbol == "==")
@@ -418,7 +419,7 @@ def _as_key(vm: Interpreter, obj: Any, key: Any) -> Any:
     if type(key) is slice and isinstance(obj, list | tuple | str | bytes | range):
         return slice(*(_as_number(vm, part) for part in (key.start, key.stop, key.step)))
     index = objects.find_method(type(key), "__index__") if isinstance(obj, list | tuple | str | range) else None
-    if index is not None:
+    if index is not None and not isinstance(key, int):
         return vm.call(operator.index, (key,), {})
     refuse_opaque(vm, obj, "indexing")
     check_key(vm, key)
@@ -428,7 +429,7 @@ def _as_key(vm: Interpreter, obj: Any, key: Any) -> Any:
 def _as_number(vm: Interpreter, value: Any) -> Any:
     if type(value) is torch.SymBool:
         return vm.truth(value)
-    index = objects.find_method(type(value), "__index__") if not isinstance(value, Tensor) else None
+    index = objects.find_method(type(value), "__index__") if not isinstance(value, Tensor | int) else None
     return value if index is None else vm.call(operator.index, (value,), {})
 
 

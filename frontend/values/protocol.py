@@ -109,9 +109,7 @@ def binary_by_methods(vm: Interpreter, symbol: str, name: str, left: Any, right:
     reflected, _ = objects.lookup(other, f"__r{name}__")
     first, second = (forward, left, right), (reflected, right, left)
     order = [first] if kind is other else [first, second]
-    overrides = (
-        other is not kind and issubclass(other, kind) and objects.lookup(kind, f"__r{name}__")[0] is not reflected
-    )
+    overrides = other is not kind and kind in other.__mro__ and objects.lookup(kind, f"__r{name}__")[0] is not reflected
     if overrides or _only_as_sequence(kind, symbol):
         order.reverse()
     return _answer(vm, order, lambda: _unsupported(vm, symbol, left, right), symbol)
@@ -135,8 +133,6 @@ def _only_as_sequence(kind: type, symbol: str) -> bool:
 
 def _answer(vm: Interpreter, order: list[tuple[Any, Any, Any]], otherwise: Any, symbol: str) -> Any:
     for method, owner, other in order:
-        if isinstance(method, staticmethod | classmethod) or method is None:
-            raise GraphBreak(f"`{symbol}` finds a method of {type(owner).__qualname__} of an unusual kind")
         if isinstance(method, types.FunctionType):
             result = vm.call(method, (owner, other), {})
         elif isinstance(method, _SLOTS):
@@ -151,7 +147,7 @@ def _answer(vm: Interpreter, order: list[tuple[Any, Any, Any]], otherwise: Any, 
         elif method is objects.MISSING:
             continue
         else:
-            result = vm.call(objects.load_attr(vm, type(owner), method.__name__), (owner, other), {})
+            result = _call_unusual(vm, method, owner, other)
         if result is not NotImplemented:
             return result
     return otherwise()
@@ -168,7 +164,7 @@ def compare_by_methods(vm: Interpreter, symbol: str, name: str, mirror: str, lef
     kind, other = type(left), type(right)
     first, second = (left, right, name), (right, left, mirror)
     order = [first, second]
-    if other is not kind and issubclass(other, kind):
+    if other is not kind and kind in other.__mro__:
         order.reverse()
     for owner, operand, asked in order:
         result = _compare_once(vm, symbol, owner, operand, asked)
@@ -195,7 +191,14 @@ def _compare_once(vm: Interpreter, symbol: str, owner: Any, operand: Any, name: 
         if not isinstance(owner, _NUMBERS):
             check_operands(vm, (owner, operand), f"`{symbol}`")
         return vm.native(method, owner, operand)
-    raise GraphBreak(f"`{symbol}` finds a method of {type(owner).__qualname__} of an unusual kind")
+    return _call_unusual(vm, method, owner, operand)
+
+
+def _call_unusual(vm: Interpreter, method: Any, owner: Any, operand: Any) -> Any:
+    """Call a special method that is no function: what reading it through an instance gives (None, which cannot be called, is itself)."""
+    kind = type(owner)
+    bound = method if method is None else objects.bind(vm, method, kind, owner, kind, "")
+    return vm.call(bound, (operand,), {})
 
 
 def items_by_index(vm: Interpreter, getter: Any, value: Any) -> Iterator[Any]:

@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import io
 import sys
+import time
 import traceback
 
 import pytest
@@ -300,6 +301,7 @@ def redirect(x):
     b = io.StringIO()
     with contextlib.redirect_stdout(b):
         print("inside")
+        time.monotonic()
         y = x * 2
     return y, b.getvalue()
 
