@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from ..bytecode.frame import Frame
-from ..errors import GraphBreak
-from ..gradients.state import VisibleState
+from ..gradients.state import Reach, VisibleState
 from ..guards.sameness import indistinguishable
 from ..regions.capture import result_like
 from ..state import Interpreter
 from ..values.constant import has_identity, is_constant
-from ..values.held import held_in_c
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .places import Contents, Place
@@ -218,9 +216,8 @@ class Surroundings:
     def __init__(self, vm: Interpreter, frame: Frame) -> None:
         self.vm, self.frame = vm, frame
         self.state = _Visible(vm)
-        self.roots = [*(v for f in vm.frames for v in (*f.fast.values(), *f.stack)), *vm.created.values()]  # type: ignore[attr-defined]
-        self.before = self._now()
-        values = [value for value, _ in self.before.values()]
+        self.reach = Reach(vm, "the loop")
+        values = self.reach.values()
         found = [value if type(value) in _CONTAINERS else getattr(value, "__dict__", None) for value in values]
         self.contents = Contents(vm, [value for value in found if type(value) in _CONTAINERS])
 
@@ -228,51 +225,9 @@ class Surroundings:
         """From here on, what was written to carry it on is no change."""
         self.state = _Visible(self.vm)
 
-    def _now(self) -> dict[int, Any]:
-        found: dict[int, Any] = {}
-        ahead = list(self.roots)
-        while ahead:
-            value = ahead.pop()
-            if id(value) in found:
-                continue
-            inner = self._inside(value)
-            if inner is not None:
-                found[id(value)] = value, [id(v) for v in inner]
-                ahead += inner
-        return found
-
-    def _inside(self, value: Any) -> list[Any] | None:
-        kind = type(value)
-        if kind in (list, tuple, set):
-            return list(value)
-        if kind is dict:
-            return [*value, *value.values()]
-        if kind is types.CellType and self.vm.is_created(value):
-            return [value.cell_contents] if _is_full(value) else []
-        if is_constant(value) or isinstance(value, Tensor) or self.vm.is_frontend_class(kind):
-            return None
-        held = held_in_c(value)
-        if held is None:
-            raise GraphBreak(f"a {kind.__name__} is kept in a variable around the loop")
-        if not self.vm.is_created(value):
-            return held
-        names = getattr(value, "__dict__", None)
-        return [*held, *names, *names.values()] if type(names) is dict else held
-
     def changed(self) -> bool:
         """Whether anything is not as it was."""
-        if self.state.is_changed():
-            return True
-        now = self._now()
-        return any(now.get(key, (None, None))[1] != ids for key, (_, ids) in self.before.items())
-
-
-def _is_full(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+        return self.state.is_changed() or self.reach.is_changed()
 
 
 class _Visible(VisibleState):

@@ -46,7 +46,7 @@ def _checkpoint(
     if use_reentrant and not any(isinstance(a, Tensor) and a.requires_grad for a in args):
         raise GraphBreak("torch.utils.checkpoint with use_reentrant=True is given no tensor that requires gradients")
     mark = _mark(vm, context_fn)
-    state, drawn = VisibleState(vm), vm.fake_mode.dispatch
+    state, drawn = VisibleState(vm, around="torch.utils.checkpoint"), vm.fake_mode.dispatch
     before, drawn.draws = drawn.draws, False
     repeated = Repeated(vm, (function, args, kwargs))
     try:

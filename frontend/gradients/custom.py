@@ -290,7 +290,7 @@ def _backward(
 
     With `recorded`, as autograd runs it where gradients of gradients are wanted.
     """
-    state = VisibleState(vm, context)
+    state = VisibleState(vm, context, around="a backward")
     off = torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)
     with torch.set_grad_enabled(recorded), off[0], off[1]:
         pairs = zip(followed, arrives, strict=True)

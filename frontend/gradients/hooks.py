@@ -156,7 +156,7 @@ def _refused(call: Any, node: Any, why: str) -> GraphBreak:
 
 def _attach(vm: Interpreter, tensor: Tensor, hook: Any) -> Any:
     """A hook that backward comes to behind the graph: one that only computes becomes part of the graph of backward."""
-    state, asked = VisibleState(vm), len(vm.guards.parts)
+    state, asked = VisibleState(vm, around="a hook"), len(vm.guards.parts)
     call, made = vm.gradients.here(vm, HOOK), vm.out.node(tensor)
     try:
         with torch.no_grad():

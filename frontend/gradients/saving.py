@@ -157,7 +157,7 @@ class Region:
 
     def _plan(self, tensor: Tensor) -> tuple[_Graph, _Graph] | None:
         vm, out = self.vm, self.vm.out
-        state = VisibleState(vm)
+        state = VisibleState(vm, around="hooks on saved tensors")
         with out.beside([tensor]) as aside:
             packed = vm.materialize(vm.call(self.pack, (tensor,), {}))
             if packed is tensor:

@@ -85,7 +85,7 @@ def captured(vm: Interpreter, what: str, function: Any, args: Sequence[Any], giv
     Raises:
         GraphBreak: it cannot be captured, or has an effect; the message begins with `what`.
     """
-    state = VisibleState(vm)
+    state = VisibleState(vm, around=what)
     with vm.out.beside(given) as aside:
         try:
             found = vm.call(function, tuple(args), {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import functools
 import io
 import types
 import warnings
@@ -81,4 +82,8 @@ _HELD: dict[type, Callable[[Any], Any]] = {
     io.StringIO: lambda v: [*v.getvalue().encode(), *str(v.tell()).encode()],
     io.BytesIO: lambda v: [*v.getvalue(), *str(v.tell()).encode()],
     BaseException: lambda v: _flat(v.args),
+    functools.partial: lambda v: [v.func, *v.args, *v.keywords.values()],
+    types.MethodType: lambda v: [v.__self__],
+    types.BuiltinMethodType: lambda v: [v.__self__],
+    types.MethodWrapperType: lambda v: [v.__self__],
 }
