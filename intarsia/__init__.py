@@ -38,6 +38,7 @@ try:
     from .frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
     from .graph_compiler import default_backend
     from .integrations import accelerate as _accelerate
+    from .report.program import trace_from_environment
     from .report.report import ReportPage, report
 except Exception as _error:
     _torch_version = str(getattr(_sys.modules.get("torch"), "__version__", ""))
@@ -55,6 +56,7 @@ else:
     warn_of_unknown_variables()
     _accelerate.install()
     set_logs_from_environment()
+    trace_from_environment()
     _versions.warn_if_untried(_sys.modules["torch"].__version__)
 
 __version__ = "0.1.0"

@@ -369,16 +369,13 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any, times: M
         if capture is None or id(capture) not in alive:
             continue
         spent += record.capture_seconds + record.compile_seconds
-        broken = _break(capture)
+        broken = break_info(capture)
         if broken is not None:
             breaks[broken] = None
         if capture.operations:
-            graphs.append(_graph(len(graphs) + 1, record, capture, broken))
+            graphs.append(graph_info(len(graphs) + 1, record, capture, broken))
             graphs[-1].measured, graphs[-1].compiled = times, compiled
-    fallbacks = [
-        FallbackInfo(f"a call of {f.name}", f.reason, f.file, f.line, f.text, remedy(f.reason))
-        for f in _of(families, history.fallbacks)
-    ]
+    fallbacks = [fallback_info(f) for f in _of(families, history.fallbacks)]
     fallbacks += [FallbackInfo(f"graph {g.index}", g.eager) for g in graphs if g.eager]
     return Explanation(
         roots[0].name(),
@@ -386,7 +383,7 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any, times: M
         graphs,
         list(breaks),
         [guard for graph in graphs for guard in graph.guards],
-        [_recompile(r) for r in _of(families, history.recompiles)],
+        [recompile_info(r) for r in _of(families, history.recompiles)],
         list(dict.fromkeys(fallbacks)),
         seconds,
         spent,
@@ -402,7 +399,7 @@ def _of(families: list[Any], records: Sequence[Recompile | Fallback]) -> list[An
     return [r for r in records if any(r.family() is f for f in families)]
 
 
-def _graph(index: int, record: Compiled, capture: Capture, broken: BreakInfo | None) -> GraphInfo:
+def graph_info(index: int, record: Compiled, capture: Capture, broken: BreakInfo | None) -> GraphInfo:
     gm = capture.graph_module
     nodes = [n for n in gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
     info = GraphInfo(
@@ -537,7 +534,7 @@ def _library(report: Report) -> Counter[str]:
     return found
 
 
-def _break(capture: Capture) -> BreakInfo | None:
+def break_info(capture: Capture) -> BreakInfo | None:
     broken = capture.broken
     if broken is None:
         return None
@@ -549,7 +546,13 @@ def _break(capture: Capture) -> BreakInfo | None:
     )
 
 
-def _recompile(record: Recompile) -> RecompileInfo:
+def fallback_info(record: Fallback) -> FallbackInfo:
+    """A call that runs in eager."""
+    what = f"a call of {record.name}"
+    return FallbackInfo(what, record.reason, record.file, record.line, record.text, remedy(record.reason))
+
+
+def recompile_info(record: Recompile) -> RecompileInfo:
     miss = record.miss
     if miss is None:
         return RecompileInfo(record.name, "", "", "", None, "", record.reason)

@@ -13,7 +13,7 @@ from typing import Any
 from ..counters import COUNTERS
 from ..frontend.breaks.breaks import Break
 from ..frontend.entry.capture import Capture
-from ..report.record import spent
+from ..report.record import BREAK, FALLBACK, GRAPH, RECOMPILE, spent, tell
 from . import logs
 
 __all__ = ["Compiled", "Fallback", "History", "Recompile"]
@@ -90,6 +90,7 @@ class History:
         if self._now.record is not None:
             self._now.record.compile_seconds = seconds
             spent("graph", seconds, self._now.record.name)
+            tell(GRAPH, self._now.record)
 
     def on_phase(self, name: str, seconds: float) -> None:
         """Another part of a first call."""
@@ -98,8 +99,10 @@ class History:
     def on_recompile(self, reason: str) -> None:
         """No variant fitted a call."""
         runtime, miss = self._now.runtime(), self._now.miss
-        _keep(self.recompiles, Recompile(weakref.ref(runtime.family), runtime.name(), reason, miss))
+        record = Recompile(weakref.ref(runtime.family), runtime.name(), reason, miss)
+        _keep(self.recompiles, record)
         logs.recompile(runtime, miss, reason)
+        tell(RECOMPILE, record, f"{record.name}: {reason}")
         COUNTERS.add("recompiles")
 
     def on_break(self, broken: Break) -> None:
@@ -107,6 +110,7 @@ class History:
         record = self._now.record
         assert record is not None
         logs.broke(record.name, record.capture(), broken)
+        tell(BREAK, record, f"{broken.place.filename}:{broken.place.lineno}: {broken.reason}")
         COUNTERS.add("breaks")
 
     def on_fallback(self, filename: str, lineno: int, line: str, reason: str) -> None:
@@ -115,6 +119,7 @@ class History:
         record = Fallback(weakref.ref(runtime.family), runtime.name(), filename, lineno, line, reason)
         _keep(self.fallbacks, record)
         logs.fell_back(record.name, filename, lineno, line, reason)
+        tell(FALLBACK, record, f"{filename}:{lineno}: {reason}")
         COUNTERS.add("fallbacks")
 
 

@@ -28,7 +28,7 @@ from ..frontend.errors import SourceLine
 from ..frontend.guards.checks import SizeCheck, labelled
 from ..frontend.guards.guards import Guard, GuardSet
 from ..ir.text import print_module
-from ..report.record import PassRecord, PassStep, is_recording, own_work, spent
+from ..report.record import PassRecord, is_recording, own_work, spent
 from ..targets.build.program import Generated
 from ..targets.triton.program import KERNELS
 
@@ -216,7 +216,7 @@ class PassLog:
 
     def _behind(self, name: str, text: str, seconds: float) -> None:
         if self.record is not None:
-            self.record.steps.append(PassStep(name, seconds, None if text == self.text else text))
+            self.record.behind(name, text, seconds)
         if text == self.text:
             _tell("ir", f"after {name}: the same")
         else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..explain.explanation import BreakInfo, Explanation, GraphInfo
+from ..explain.explanation import BreakInfo, Explanation, FallbackInfo, GraphInfo, RecompileInfo
 from ..frontend.errors import SourceLine
 from ..graph_compiler import reports_of
 from ..ir.fx.importer import user_frames
@@ -34,28 +34,8 @@ def facts_of(explanation: Explanation, recorded: Recording) -> dict[str, Any]:
         "seconds": explanation.compile_seconds,
         "graphs": graphs,
         "breaks": [break_facts(b, places) for b in explanation.breaks],
-        "fallbacks": [
-            {
-                "what": f.what,
-                "reason": f.reason,
-                "remedy": f.remedy,
-                "text": f.text,
-                "place": places.at(f.file, f.line) if f.file else None,
-            }
-            for f in explanation.fallbacks
-        ],
-        "recompiles": [
-            {
-                "function": r.function,
-                "part": r.part,
-                "expected": r.expected,
-                "got": r.got,
-                "reason": r.reason,
-                "remedy": r.remedy,
-                "place": place_of(r.place, places),
-            }
-            for r in explanation.recompiles
-        ],
+        "fallbacks": [fallback_facts(f, places) for f in explanation.fallbacks],
+        "recompiles": [recompile_facts(r, places) for r in explanation.recompiles],
         "events": event_facts(recorded),
         **places.facts(),
         "texts": texts.facts,
@@ -126,6 +106,30 @@ def break_facts(broken: BreakInfo, places: Places) -> dict[str, Any]:
         "remedy": broken.remedy,
         "callers": [places.at(c.filename, c.lineno) for c in broken.callers],
         "goesOn": [f"{function}, line {line}" for function, line in broken.goes_on],
+    }
+
+
+def fallback_facts(found: FallbackInfo, places: Places) -> dict[str, Any]:
+    """Something that runs in eager."""
+    return {
+        "what": found.what,
+        "reason": found.reason,
+        "remedy": found.remedy,
+        "text": found.text,
+        "place": places.at(found.file, found.line) if found.file else None,
+    }
+
+
+def recompile_facts(found: RecompileInfo, places: Places) -> dict[str, Any]:
+    """A call that fitted nothing compiled before."""
+    return {
+        "function": found.function,
+        "part": found.part,
+        "expected": found.expected,
+        "got": found.got,
+        "reason": found.reason,
+        "remedy": found.remedy,
+        "place": place_of(found.place, places),
     }
 
 

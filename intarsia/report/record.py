@@ -7,11 +7,12 @@ comes out of the cache has no passes to show.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 OWN_WORK = "for the report"  # printing of IR, timing of kernels: what would not have been done without it
 
@@ -42,14 +43,21 @@ class PassRecord:
 
     imported: str
     steps: list[PassStep] = field(default_factory=list)
+    _last: str = ""
+
+    def behind(self, name: str, text: str, seconds: float) -> None:
+        """A pass has run, and the module's text is this one."""
+        self.steps.append(PassStep(name, seconds, None if text == (self._last or self.imported) else text))
+        self._last = text
 
 
 class Recording:
     """What is recorded, from its making on. Threads add to it side by side."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[str, Any], None] | None = None) -> None:
         self.began = perf_counter()
         self.events: list[Event] = []
+        self.told = told  # of captures that were compiled, of recompiles and of what runs in eager, by kind: see `tell`
 
     def spent(self, name: str, seconds: float, about: str = "") -> None:
         """Something has just ended that took so many seconds."""
@@ -84,11 +92,28 @@ def now_recording() -> Recording | None:
     return _IN_CONTEXT.get()
 
 
-def record_process() -> Recording:
+def record_process(told: Callable[[str, Any], None]) -> Recording:
     """Record all that this process compiles from now on."""
-    made = Recording()
+    made = Recording(told)
     _IN_PROCESS.append(made)
     return made
+
+
+def stop(made: Recording) -> None:
+    """A recording of the process is over."""
+    _IN_PROCESS.remove(made)
+
+
+GRAPH, BREAK, RECOMPILE, FALLBACK = "graph", "graph break", "recompile", "eager"
+
+
+def tell(kind: str, about: Any, words: str = "") -> None:
+    """Something has happened to a callable: `about` is the record of it in `explain.history`, `words` one line for a time line."""
+    for each in _IN_PROCESS:
+        if kind != GRAPH:
+            each.spent(kind, 0.0, words)
+        if each.told is not None:
+            each.told(kind, about)
 
 
 def is_recording() -> bool:

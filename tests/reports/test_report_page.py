@@ -149,9 +149,10 @@ def test_strings_of_programs_are_text(window: Browser, tmp_path: Path) -> None:
         shown = ""
         for key in map(str, range(1, len(tabs(window)) + 1)):
             window.press(key)
-            shown += window.texts("body")[0]
+            shown += "".join(window.texts("main, #title, #status"))
         assert not window.errors() and not window.run("document.querySelectorAll('main b b, main script').length")
         assert window.run("document.title").endswith(" · Intarsia report")
         assert "<b>bold</b>" in shown or set(evil) & set('"\n')  # such files are not found again
         main = "".join(window.texts("main"))
+        assert "[object" not in shown and "undefined" not in main
         assert not set(main) & set("\u202e\u2028\u2029\u0000")

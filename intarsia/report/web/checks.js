@@ -2,7 +2,7 @@
 
 function checksPart() {
   const facts = Data.facts, graph = Data.nowGraph(), part = el("div", { class: "part" });
-  const section = (title, words, items) => { if (items.length) part.append(el("h2", { style: { padding: "4px 0 8px" } }, title + " (" + items.length + ")"), el("p", { class: "note" }, words), items); };
+  const section = (title, words, items) => { if (items.length) part.append(el("h2", { style: { padding: "4px 0 8px" } }, title + " (" + items.length + ")"), el("p", { class: "note" }, words), ...items); };
   section("Graph breaks", "A break splits a function into several graphs; between them Python runs as ever. Fewer breaks mean more to fuse, and less work for Python in each call.", facts.breaks.map(breakCard));
   section("Runs in eager", "These were not compiled, and run as without Intarsia.", facts.fallbacks.map((f) => el("div", { class: "card" }, el("h2", {}, shown(f.what)), el("dl", { class: "facts" }, f.place !== null ? entry("at", lineButton(f.place), " ", el("code", {}, coloured(f.text || Data.source(f.place).trim()))) : "", entry("why", shown(f.reason)), f.remedy ? entry("what to do", shown(f.remedy)) : ""))));
   section("Compiled again", "These calls fitted nothing that was compiled before.", facts.recompiles.map((r) => el("div", { class: "card" }, el("h2", {}, shown(r.function)), el("dl", { class: "facts" }, r.part ? [entry("what", el("code", {}, shown(r.part))), entry("was", shown(r.got)), entry("expected", shown(r.expected))] : entry("why", shown(r.reason)), r.place !== null ? entry("needed by", lineButton(r.place), " ", el("code", {}, coloured(Data.source(r.place).trim()))) : "", r.remedy ? entry("what to do", shown(r.remedy)) : ""))));

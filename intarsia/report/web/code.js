@@ -61,7 +61,7 @@ function codePart() {
   const panes = [
     ["Source", sourceList, count(source.files, "file")], ["Graph", opList, count(ops.length, "operation")],
     ["Program", stepList, program && program.eager ? "runs in eager" : steps.length ? count(steps.length, "step") + ", " + count(units.length, "kind") : ""],
-  ].map(([name, list, more]) => el("section", { class: "pane", "aria-label": name }, el("div", { class: "head" }, el("h2", {}, name), el("span", { class: "more" }, more)), list.count ? list.element : el("p", { class: "empty" }, "Nothing to show here.")));
+  ].map(([name, list, more]) => el("section", { class: "pane", "aria-label": name }, el("div", { class: "head" }, el("h2", {}, name), el("span", { class: "more" }, more)), list.count ? list.element : el("p", { class: "empty" }, name === "Source" ? "The files of these lines are not on the machine that wrote this report." : name === "Graph" ? "The graph has no operations." : "It runs in eager, or the passes have not come to code.")));
   panes.push(chosen);
   const names = ["Source", "Graph", "Program", "Chosen"];
   const subtabs = el("div", { class: "subtabs" }, names.map((name, k) => el("button", { type: "button", "aria-pressed": String(k === 0), onclick: () => turn(k) }, name)));
@@ -130,7 +130,7 @@ function sourceRows(ops, units) {
 const entry = (name, ...value) => [el("dt", {}, name), el("dd", {}, ...value)];
 
 function tellNothing(words, text, ops, steps, units) {
-  const saved = ops.length && steps.length ? ` ${count(ops.length, "operation")} became ${count(steps.length, "step")}: runs of ${count(units.filter((u) => u.kind === "kernel").length, "kernel")} that were generated, and of library calls.` : "";
+  const saved = ops.length && steps.length ? ` ${count(ops.length, "operation")} became ${count(steps.length, "step")}, which run ${count(units.filter((u) => u.kind === "kernel").length, "kernel")} that were made for you${units.some((u) => u.kind === "library") ? ", and library calls" : ""}.` : "";
   words.replaceChildren(el("h3", {}, "Nothing chosen"), el("p", { class: "note" }, "Choose a line of your source, an operation or a step of the program. What became of it, or what it came from, lights up in the other lists." + saved));
   text.replaceChildren();
   text.hidden = true;

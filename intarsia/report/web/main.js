@@ -74,7 +74,7 @@ function tiles() {
   add(String(stops), stops === 1 ? "graph break" : "graph breaks", "checks", stops > 0);
   if (program && program.memory) add(bytes(peakOf(program.memory).bytes), "memory in use" + (graph.eagerMemory ? " (eager " + bytes(graph.eagerMemory) + ")" : ""), "memory");
   if (program && program.times && program.times.seconds) add(seconds(program.times.seconds), "all steps, " + percent(program.times.best / program.times.seconds) + " of the limit", "speed");
-  if (facts.seconds) add(seconds(facts.seconds), "to capture and compile", "time");
+  if (facts.seconds) add(seconds(facts.seconds), graph && graph.captureSeconds ? "to capture and compile" : "in the passes", "time");
   document.getElementById("tiles").replaceChildren(...found);
 }
 

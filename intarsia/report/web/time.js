@@ -10,11 +10,11 @@ const PHASES = {
 function timePart() {
   const events = Data.facts.events;
   if (!events.length) return emptyPart("Nothing was compiled during this report.");
-  const nested = nest(events);
+  const nested = nest(events.filter((e) => e.seconds)), instants = events.filter((e) => !e.seconds);
   const part = el("div", { class: "part" }), end = Math.max(...events.map((e) => e.start + e.seconds)), start = Math.min(...events.map((e) => e.start));
   const own = events.filter((e) => e.own).reduce((n, e) => n + e.seconds, 0);
   part.append(el("p", { class: "big" }, "From the first event to the last one ", el("b", {}, seconds(end - start)), own > 0.001 ? [", of which ", el("b", {}, seconds(own)), " are for this report alone: the texts of the IR, and timing."] : "."));
-  part.append(el("p", { class: "note" }, "Choose a bar to see it in full width; Esc or the first button goes back."));
+  part.append(el("p", { class: "note" }, "Choose a bar to see it in full width; Esc or the first button goes back." + (instants.length ? " Red marks are graph breaks, recompiles and what went to eager." : "") + ""));
   let from = start, to = end;
   const back = el("button", { type: "button", hidden: true, onclick: () => zoom(start, end) }, "All of it");
   const flame = el("div", { class: "flame card" }), said = el("p", { class: "note", role: "status" }, "\u00a0");
@@ -33,6 +33,10 @@ function timePart() {
       const made = el("button", { type: "button", title: words, style: { left: clipped + "px", width: Math.max(1, w - 0.5) + "px", top: e.row * 22 + 5 + "px", color: e.own ? "var(--ink)" : null, background: e.own ? "repeating-linear-gradient(45deg, var(--line) 0 4px, var(--raised) 4px 8px)" : "color-mix(in srgb, var(" + colour + ") 82%, black)", padding: w < 14 ? "0" : null },
         onclick: () => zoom(e.start, e.start + e.seconds), onfocus: () => said.replaceChildren(words), onpointerenter: () => said.replaceChildren(words) }, w > 26 ? shown(label) + (w > 110 ? " " + seconds(e.seconds) : "") : "");
       flame.append(made);
+    }
+    for (const e of instants) {
+      const left = (e.start - from) * scale, words = shown(e.name + ": " + e.about);
+      if (left >= 0 && left <= width) flame.append(el("button", { type: "button", class: "instant", title: words, style: { left: left - 2 + "px" }, onclick: () => Page.show("checks"), onfocus: () => said.replaceChildren(words), onpointerenter: () => said.replaceChildren(words) }));
     }
   };
   const zoom = (a, b) => { from = a; to = Math.max(b, a + 1e-6); back.hidden = a === start && b === end; draw(); };

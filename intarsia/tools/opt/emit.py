@@ -22,7 +22,7 @@ from ...targets.triton.program import compile_kernels
 from .check import level_of
 from .errors import CommandError, InputError
 
-EMITTED = ("cpp", "triton", "host", "cubin", "dot")
+EMITTED = ("cpp", "triton", "host", "cubin", "dot", "html")
 
 
 def emitted(module: ModuleOp, what: str, target: str | None, folder: str | None) -> str:

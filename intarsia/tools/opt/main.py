@@ -24,6 +24,9 @@ from ...passes.core.manager import Registry, registered
 from ...passes.core.run import REPRODUCER_HEADER, PassFailure, run_pipeline, write_reproducer
 from ...passes.core.syntax import PipelineError, pipeline_text
 from ...passes.pipeline import CPU, GPU, default_pipeline, registry
+from ...report.module import module_facts
+from ...report.page import page
+from ...report.record import PassRecord, Recording
 from ...targets.build.toolchain import CompilerError, CompilerNotFound
 from ...targets.triton.worker import TritonError
 from . import show
@@ -95,6 +98,8 @@ class _Command:
             )
         if sum(map(bool, (args.emit, args.run or args.run_compiled, args.reduce))) > 1:
             raise CommandError("--emit, --run and --reduce each replace the output: give one of them")
+        if args.emit == "html" and args.split_input_file:
+            raise CommandError("--emit html makes one page, and --split-input-file several modules")
         self._check_pipeline()
         if args.until is not None:
             self.until = self._until(args.until)
@@ -201,18 +206,21 @@ class _Command:
         if args.reduce:
             test = Test(args.test, main, args.test_seconds, args.test_prints)
             return self._text(reduced(module, test, lambda line: print(line, file=sys.stderr)))
+        self.recording, self.record = Recording(), PassRecord(print_module(module))
         passes = self._passes_for(module)
         inputs = (
             inputs_of(module, args.inputs, self.sizes) if args.run or args.run_compiled or args.check_each else None
         )
         stages = Stages(module, inputs) if (args.run or args.run_compiled) and inputs else None
-        ctx = CompileContext(self.machine, Diagnostics(want_remarks=args.remarks))
+        ctx = CompileContext(self.machine, Diagnostics(want_remarks=args.remarks or args.emit == "html"))
         self._run(ctx, module, passes, inputs, stages)
         if stages is not None and inputs is not None:
             if args.run_compiled:
                 stages.note("code", "compiled C++", run_on_target(module, inputs))
             self.wrong |= not stages.right
             return stages.report()
+        if args.emit == "html":
+            return page(module_facts(name, self.record, ctx.diagnostics, module, self.recording))
         if args.emit:
             return emitted(module, args.emit, args.target, args.output_file)
         return self._text(module)
@@ -236,6 +244,9 @@ class _Command:
                 return
             item = passes[ran]
             ran += 1
+            if args.emit == "html":
+                self.recording.spent(name, seconds, "pass")
+                self.record.behind(name, print_module(current), seconds)
             try:
                 if args.verify_roundtrip:
                     _check_roundtrip(current)
@@ -262,7 +273,8 @@ class _Command:
         except PassFailure as error:
             printer.failed(error.pass_name, module)
             raise
-        ctx.diagnostics.print()
+        if args.emit != "html" or args.remarks:
+            ctx.diagnostics.print()
         if checker is not None:
             print(f"checked: {len(passes)} passes; {_worst(*checker.worst)}", file=sys.stderr)
         if args.timing:
