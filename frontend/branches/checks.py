@@ -129,8 +129,8 @@ def refusal(vm: Interpreter, flags: list[Tensor], ends: bool) -> str | None:
         return written
     if any(info.says is not None for info in vm.out.inputs.values()):
         return "the program says of a tensor of the caller's whether it requires gradients"
-    if inside.calls or inside.hooks or inside.attached or inside.regions:
-        return "the graph takes gradients itself"
+    if inside.hooks or inside.attached or inside.regions:
+        return "hooks of the program's see the gradients"
     if any(is_composite(info.fake) or isinstance(info.fake, torch.Generator) for info in vm.out.used):
         return "the graph works on shards, or draws of a generator of the caller's"
     nodes = calls_of(vm)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..functional.overlap import is_folded
+from ..gradients.inside import is_changed
 from ..graph.aside import storage_of
 from ..graph.output import GraphInput
 from ..state import Interpreter
@@ -36,8 +37,10 @@ def unkept(vm: Interpreter) -> str | None:
     for info in written_inputs(vm):
         tensor = info.fake
         plain = isinstance(tensor, Tensor) and tensor.layout is torch.strided and not info.replaced
-        if not plain or info.requires_grad or tensor.requires_grad or is_folded(tensor) or info.real.is_inference():
+        if not plain or is_folded(tensor) or info.real.is_inference():
             return "the graph writes to a tensor of the caller's"
+        if tensor.requires_grad is not info.requires_grad or is_changed(info):
+            return "autograd records a write to a tensor of the caller's"
         sizes = [n if type(n) is int else hint_of(n) for n in tensor.shape]
         total += math.prod(_MOST_BYTES if n is None else n for n in sizes) * tensor.element_size()
     return "the graph writes to large tensors of the caller's" if total > _MOST_BYTES else None
