@@ -51,7 +51,7 @@ types: $(STAMP)  ## mypy, strict in ir and passes
 fuzz: $(STAMP)  ## 2,000 random graphs, checked after every pass
 	INTARSIA_FUZZ=2000 $(PY) -m pytest tests/fuzz -n $(JOBS)
 
-soak: $(STAMP)  ## random programs of nine kinds against eager, for SECONDS=600 on DEVICE=cpu; failures are made small
+soak: $(STAMP)  ## random programs of eleven kinds against eager, for SECONDS=600 on DEVICE=cpu; failures are made small
 	$(PY) -m tests.soak --seconds $(or $(SECONDS),600) --device $(or $(DEVICE),cpu) --jobs $(JOBS)
 
 stress: $(STAMP)  ## THREADS=16 threads that compile, call, change weights and reset, for SECONDS=600

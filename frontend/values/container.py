@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import Unsupported, UserRaise
+from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import lookup
 from ..guards.sameness import made_set, recipe, same_keys
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
 from .constant import is_constant
 from .kinds import HEAP_TYPE, isinstance, namespace_of
-from .namespaces import find_method, instance_attr, is_member, namespace_source
+from .namespaces import find_method, instance_attr, is_member, namespace_source, refuse_former
 from .sets import removed, table
 
 __all__ = ["InstanceDict", "LazyDict", "Shadow", "compares_fields", "list_items", "shadow_of"]
@@ -412,6 +412,9 @@ class InstanceDict(_View):
     def __setitem__(self, key: Any, value: Any) -> None:
         if type(key) is not str:
             raise Unsupported(f"a name of an object's namespace is a {type(key).__name__}")
+        if self._is_elsewhere(key):
+            raise GraphBreak(f"an item of an object's dict is set that its class or module keeps elsewhere: {key}")
+        refuse_former(self.vm, self.obj, key)
         self.vm.effects.write_attr(self.obj, key, value)
 
     def __delitem__(self, key: Any) -> None:

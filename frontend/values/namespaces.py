@@ -14,7 +14,7 @@ from ..bytecode import exceptions
 from ..bytecode.frame import Frame
 from ..bytecode.version import CHAINS_DESCRIPTORS
 from ..entry.effects import DELETED
-from ..errors import Unsupported
+from ..errors import GraphBreak, Unsupported
 from ..guards.definitions import lookup
 from ..guards.source import Attr, Const, Fetch, Item, Namespace, Source
 from ..state import Interpreter
@@ -32,6 +32,9 @@ __all__ = [
     "load_global",
     "load_global_value",
     "member_table",
+    "refuse_former",
+    "refuse_unsaved",
+    "refuses",
     "namespace_source",
     "rely_on_definition",
     "rely_on_entry",
@@ -204,6 +207,8 @@ def _take_writes(vm: Interpreter, module: torch.nn.Module, members: dict[str, An
     """Members that the program has set or deleted by name, in the table of them that it now looks at."""
     for key, (owner, value) in list(vm.effects.attrs.items()):
         if owner is module and key[1] in members:
+            if value is DELETED:
+                refuse_unsaved(module, key[1])
             del vm.effects.attrs[key]
             if value is DELETED:
                 del members[key[1]]
@@ -230,6 +235,26 @@ def is_member(vm: Interpreter, obj: Any, name: Any) -> bool:
     if not isinstance(obj, torch.nn.Module) or name in obj.__dict__ or (id(obj), name) in vm.effects.moved:
         return False
     return any(name in table for _, table in _tables(vm, obj))
+
+
+def refuse_unsaved(module: Any, name: str) -> None:
+    """Break the graph where a buffer is deleted in a table that the program looks at: a set beside it has the names that are not saved."""
+    if name in module._non_persistent_buffers_set:
+        raise GraphBreak(f"a buffer that is not saved is deleted, and the buffers are looked at: {name}")
+
+
+def refuses(vm: Interpreter, module: Any, name: str, value: Any) -> bool:
+    """Whether `value` is nothing that can be a buffer, in the place of one."""
+    return value is not None and not isinstance(value, torch.Tensor) and is_member(vm, module, name)
+
+
+def refuse_former(vm: Interpreter, module: Any, name: Any) -> None:
+    """Break the graph where a module's member was deleted in it and its name becomes a plain attribute's: the replay keeps one of the two."""
+    if not isinstance(module, torch.nn.Module) or name in module.__dict__ or vm.is_created(module):
+        return
+    deleted = vm.effects.attr(module, name) == (True, DELETED) or not is_member(vm, module, name)
+    if deleted and any(name in (module.__dict__.get(where) or ()) for where in MEMBERS):
+        raise GraphBreak(f"a member of a module is deleted, and then set as a plain attribute: {name}")
 
 
 def write_instance(vm: Interpreter, obj: Any, name: str, value: Any) -> None:

@@ -34,6 +34,9 @@ from .namespaces import (
     load_cell,
     load_global_value,
     member_table,
+    refuse_former,
+    refuse_unsaved,
+    refuses,
     rely_on_entry,
     wrap_class_value,
     wrap_library,
@@ -517,16 +520,8 @@ def _by_descriptor(vm: Interpreter, obj: Any, raw: Any, name: str, words: tuple[
     return method is not None
 
 
-_WITHOUT_ATTRIBUTES: tuple[Any, ...] = (
-    list,
-    dict,
-    collections.defaultdict,
-    set,
-    frozenset,
-    tuple,
-    collections.deque,
-    collections.OrderedDict,
-)
+_PLAIN = (list, dict, set, frozenset, tuple)
+_WITHOUT_ATTRIBUTES: tuple[Any, ...] = (*_PLAIN, collections.defaultdict, collections.deque, collections.OrderedDict)
 
 
 def _twin(vm: Interpreter, obj: Any) -> Any:
@@ -542,7 +537,7 @@ def _twin(vm: Interpreter, obj: Any) -> Any:
 def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any) -> None:
     if vm.is_created(module):
         vm.native(nn.Module.__setattr__, module, name, value)
-    elif isinstance(value, nn.Parameter | nn.Module):
+    elif isinstance(value, nn.Parameter | nn.Module) or refuses(vm, module, name, value):
         set_member: Any = nn.Module.__setattr__
         vm.inline(set_member, (module, name, value), {})
     elif name in module.__dict__.get("_modules", {}) or name in module.__dict__.get("_parameters", {}):
@@ -550,6 +545,7 @@ def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any
     elif (table := member_table(vm, module, name)) is not None and (value is None or isinstance(value, Tensor)):
         table[name] = value
     else:
+        refuse_former(vm, module, name)
         generic_store(vm, module, name, value)
 
 
@@ -584,11 +580,14 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
         vm.native(object.__delattr__, _twin(vm, obj), name)
     if vm.user.source_of(obj) is None:
         raise Unsupported(f"an attribute of an unknown object is deleted: {name}")
+    if isinstance(obj, nn.Module) and name in obj.__dict__ and any(name in obj.__dict__[where] for where in MEMBERS):
+        raise GraphBreak(f"an attribute of a module is deleted that is a member, too: {name}")
     if isinstance(raw, types.MemberDescriptorType):
         _slot_or_property(vm, obj, raw, owner or kind, kind, name)
     elif _has(raw, "__delete__"):
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is deleted")
     elif isinstance(obj, nn.Module) and (table := member_table(vm, obj, name)) is not None:
+        refuse_unsaved(obj, name)
         del table[name]
         return
     elif isinstance(obj, nn.Module) and _is_member(vm, obj, name):

@@ -1,10 +1,22 @@
-"""Random programs of nine kinds, judged against eager; see `python -m tests.soak --help`."""
+"""Random programs of eleven kinds, judged against eager; see `python -m tests.soak --help`."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
-GENERATORS = ("tensors", "modules", "python", "operators", "options", "branches", "functions", "training", "state")
+GENERATORS = (
+    "tensors",
+    "modules",
+    "python",
+    "operators",
+    "options",
+    "branches",
+    "functions",
+    "training",
+    "state",
+    "held",
+    "memory",
+)
 
 
 def generate(name: str, seed: int) -> str:
