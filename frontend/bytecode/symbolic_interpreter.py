@@ -268,16 +268,13 @@ class SymbolicInterpreter:
     def read_operands(self, frame: Frame, count: int, arg: Any) -> None:
         """Read the operands of the next instruction that were not read yet."""
         stack = frame.stack
-        end, start = len(stack), max(len(stack) - count, 0)
-        if type(arg) is tuple and self._breaks_at_once(stack[start : start + 2]):
-            end = start + 2
-        for at in range(start, end):
+        start = max(len(stack) - count, 0)
+        unread = [at for at, value in enumerate(stack[-count:], start) if type(value) is Unread]
+        if unread and type(arg) is tuple and self._breaks_at_once(stack[start : start + 2]):
+            unread = [at for at in unread if at < start + 2]
+        for at in unread:
             value = stack[at]
-            if type(value) is Unread:
-                if arg == "append" and value.can_append():
-                    stack[at] = Append(value)
-                else:
-                    stack[at] = value.read()
+            stack[at] = Append(value) if arg == "append" and value.can_append() else value.read()
 
     @staticmethod
     def _breaks_at_once(head: list[Any]) -> bool:
@@ -443,6 +440,7 @@ class SymbolicInterpreter:
         return kind.__module__.startswith(_FRONTEND)
 
     @staticmethod
+    @functools.lru_cache(maxsize=4096)
     def is_library(module: str | None) -> bool:
         """Whether a module is torch's or Python's, and so not expected to change between calls."""
         return is_library((module or "").partition(".")[0])

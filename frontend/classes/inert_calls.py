@@ -16,7 +16,7 @@ import torch
 
 from ..torch_private.fake import FakeTensor
 from ..values.container import InstanceDict
-from ..values.kinds import HEAP_TYPE, SYMBOLIC
+from ..values.kinds import HEAP_TYPE, SYMBOLIC, namespace_of
 from ..values.tensor import TensorMethod
 
 __all__ = ["is_inert"]
@@ -29,7 +29,7 @@ def is_inert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
       `methodcaller`, a `zip` or a closure does).
     - It looks up a leaf in a small built-in dict or set whose keys are all leaves: no key is asked whether it is equal.
     - It iterates a built-in container, or takes or puts an item by its place: the items are handed on.
-    - It reads an attribute, by a name, of what has none of the program's, or a slot.
+    - It reads an attribute, by a name, of what has none of the program's, or a slot; or sets one of an object's own, past its classes.
     - It asks whether something is an instance of a class that has no metaclass.
 
     A frame that runs meanwhile has the stand-ins put behind it in any case (`SpecialMethods.back`).
@@ -94,7 +94,18 @@ def _python(function: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _unbound(function: Any, args: tuple[Any, ...]) -> bool:
+    if function is object.__setattr__ and len(args) == 3 and type(args[1]) is str and _is_own(args[0], args[1]):
+        return True
     return _are_leaves(args)
+
+
+def _is_own(obj: Any, name: str) -> bool:
+    """Whether an attribute stands in the namespace of the object, and no class has another idea of it: names are strings there."""
+    for base in type.__getattribute__(type(obj), "__mro__"):
+        if name in base.__dict__:
+            return False
+    names = namespace_of(obj)
+    return names is not None and _NAMES.issuperset(map(type, names))
 
 
 def _of_tensor(function: Any, args: tuple[Any, ...]) -> bool:
@@ -139,6 +150,8 @@ def _of_items(items: Any, *_: Any) -> bool:
 
 
 def _next(iterator: Any, *_: Any) -> bool:
+    if type(iterator) is zip:  # which holds no more than its iterators
+        return _ITERATORS.issuperset(map(type, iterator.__reduce__()[1]))
     return type(iterator) in _ITERATORS
 
 
@@ -191,6 +204,7 @@ _LEAVES = frozenset(
     [type(None), bool, int, float, complex, str, bytes, range, types.ModuleType, type(Ellipsis), type(NotImplemented)]
     + [torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, FakeTensor, *SYMBOLIC]
 )
+_NAMES = frozenset([str])
 _TABLES = (dict, set, frozenset)
 _ORDERED = (list, tuple, torch.Size)
 _CONTAINERS = frozenset(

@@ -164,7 +164,8 @@ class SpecialMethods:
     def aside(self) -> int:
         """A frame begins to run: the methods are in their places. Returns what `back` is to be given when it has run."""
         depth, self.depth = self.depth, 0
-        self.leave()
+        if self.standing:
+            self.leave()
         return depth
 
     def back(self, depth: int) -> None:

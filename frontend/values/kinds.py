@@ -7,6 +7,7 @@ Files that look at the program's values import this one in its place.
 from __future__ import annotations
 
 import builtins
+import enum
 import functools
 import sys
 import sysconfig
@@ -39,12 +40,18 @@ if TYPE_CHECKING:
 else:
 
     def isinstance(value: Any, kinds: Any) -> bool:
-        """Whether the value is an instance; by its type alone where its class decides what its attributes are."""
+        """Whether the value is an instance; by its type alone where its class decides what its attributes are, or nothing else can."""
         kind = type(value)
-        return _isinstance(value, kinds) if kind in _KNOWN or is_honest(kind) else issubclass(kind, kinds)
+        if kind in _KNOWN:
+            return _isinstance(value, kinds)
+        return (
+            issubclass(kind, kinds) if type(kinds) in _METACLASSES or not is_honest(kind) else _isinstance(value, kinds)
+        )
 
 
 _isinstance = builtins.isinstance
+# Of classes that leave the question to `type`: an honest instance is what its type derives from.
+_METACLASSES = (type, type(torch.Tensor), enum.EnumType)
 # Types of C, of torch's and our own that were asked: a program may change any class of its own.
 _KNOWN: set[type] = set()
 

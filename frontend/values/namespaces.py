@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -216,13 +215,15 @@ def _take_writes(vm: Interpreter, module: torch.nn.Module, members: dict[str, An
                 members[key[1]] = value
 
 
-def _tables(vm: Interpreter, module: Any) -> Iterator[tuple[bool, dict[str, Any]]]:
+def _tables(vm: Interpreter, module: Any) -> list[tuple[bool, dict[str, Any]]]:
     """The tables of members, with whether the program has looked at one: then it is what stands for it."""
+    tables, held, known = [], module.__dict__, vm.user.by_real
     for where in MEMBERS:
-        real = module.__dict__.get(where)
-        known = vm.user.by_real.get(id(real))
-        seen = known is not None and type(known.value) is dict
-        yield seen, known.value if seen and known is not None else real or {}
+        real = held.get(where)
+        entry = known.get(id(real))
+        seen = entry is not None and type(entry.value) is dict
+        tables.append((seen, entry.value if seen and entry is not None else real or {}))
+    return tables
 
 
 def member_table(vm: Interpreter, module: Any, name: str) -> dict[str, Any] | None:

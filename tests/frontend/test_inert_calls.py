@@ -117,6 +117,14 @@ def by_many(x: Tensor) -> Any:
     return x, table["a"], "a" in table, "b" in table
 
 
+def set_by_name(x: Tensor) -> Any:
+    obj = Plain()
+    obj.first = 1  # type: ignore[attr-defined]
+    vars(obj)[Key("name")] = 5
+    obj.name = 6  # type: ignore[attr-defined]
+    return x, list(vars(obj).values()), vars(obj)["name"]
+
+
 def removed(x: Tensor) -> Any:
     table: dict[Any, int] = {"a": 1}
     before = table.get("a")
@@ -127,7 +135,7 @@ def removed(x: Tensor) -> Any:
 
 
 ASKING = [
-    in_sets, in_dicts, updated, in_sequences, equal_dicts, places, kept, zipped, by_many, removed
+    in_sets, in_dicts, updated, in_sequences, equal_dicts, places, kept, zipped, by_many, set_by_name, removed
 ]  # fmt: skip
 
 
