@@ -1,7 +1,7 @@
 """What mkdocs asks of us while it builds the site (mkdocs.yml): pages made from the code, and links to files outside of docs/.
 
 - Pictures are drawn by `pictures.py`.
-- `PAGES OF DIALECTS` and `PAGES OF PASSES` in the navigation become a page each, made by `pages.py`.
+- `PAGES OF DIALECTS`, `PAGES OF PASSES` and `PAGES OF NOTEBOOKS` in the navigation become pages, made by `pages.py`.
 - A link that leaves docs/ (`../examples/softmax.ir`) leads to a copy of that file in the site, as text; a folder's to a list of its files.
 """
 
@@ -27,7 +27,11 @@ import pictures  # noqa: E402
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the pages made from the code into the navigation."""
-    made = {"PAGES OF DIALECTS": pages.dialects(), "PAGES OF PASSES": pages.passes()}
+    made = {
+        "PAGES OF DIALECTS": pages.dialects(),
+        "PAGES OF PASSES": pages.passes(),
+        "PAGES OF NOTEBOOKS": pages.notebooks(),
+    }
     config["made"] = {name: text for group in made.values() for name, text in group.items()}
     for section in config.nav or []:
         for title, entries in section.items():

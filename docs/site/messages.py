@@ -131,7 +131,7 @@ def _name(function: ast.expr) -> str:
 def _text(node: ast.expr) -> str:
     """The text of an expression, with a hole for each part that is no constant."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return re.sub(r"%\d*\.?\d*[sdrf]", HOLE, node.value)
+        return re.sub(r"%\d*\.?\d*[sdrfg]", HOLE, node.value)
     if isinstance(node, ast.JoinedStr):
         return re.sub(f"{HOLE}+", HOLE, "".join(_text(part) for part in node.values))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -36,6 +37,25 @@ def passes() -> dict[str, str]:
     roads = [[item.name for item in default_pipeline(gpu=gpu)] for gpu in (False, True)]
     classes = registry().classes
     return {f"passes/{name}.md": _pass_page(classes[name]) for name in show.merged(*roads)}
+
+
+def notebooks() -> dict[str, str]:
+    """The name and text of a page for each notebook: its words, its code, and what the code printed."""
+    return {
+        f"notebooks/{path.stem}.md": _notebook(path)
+        for path in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+    }
+
+
+def _notebook(path: Path) -> str:
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        printed = "".join(line for output in cell.get("outputs", ()) for line in output["text"]).rstrip()
+        parts += [f"```text\n{printed}\n```"] if printed else []
+    place = path.relative_to(ROOT)
+    return "\n\n".join([*parts, f"This page is the notebook [{place.name}](../../{place}).\n"])
 
 
 def _pass_page(kind: type[Pass]) -> str:
