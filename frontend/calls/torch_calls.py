@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import GraphBreak, Unsupported
+from ..foreign.packed import with_numbers
 from ..guards import process_state
 from ..state import Interpreter
 from ..torch_private.dispatch import device_constructors
@@ -75,6 +76,7 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
     device = vm.device or vm.defaults.placed()
     if device is not None and kwargs.get("device") is None and function in device_constructors():
         kwargs = {**kwargs, "device": device}
+    args, kwargs = with_numbers(vm, name, args, kwargs)
     for value in (*args, *kwargs.values()):
         if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
             raise Unsupported(f"torch.{name} takes a Python function")

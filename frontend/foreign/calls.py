@@ -26,6 +26,7 @@ from ..torch_private.foreign.plans import function_of, handle_of
 from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..torch_private.symbols import is_unknown
 from ..values.kinds import isinstance
+from . import packed
 from .examples import assignments
 from .results import Planner, Try
 from .tensors import Foreign, Foreigners
@@ -61,6 +62,13 @@ def foreigners(vm: Interpreter) -> Foreigners:
 
 def _made_of(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a call gives that is one of these; NotImplemented for others."""
+    if vm.foreign.batches and id(args[0] if args else None) in vm.foreign.batches:
+        make = functools.partial(getattr(vm.out, op), target, args, kwargs)
+        made = packed.first_of(vm, target, args, make)
+        if made is not NotImplemented:
+            return made
+    if target is torch.nn.functional.ctc_loss:
+        target, args, kwargs = packed.loss(*args, **kwargs)
     return _call(vm, op, target, args, kwargs) if _concerns(vm, target, args, kwargs) else NotImplemented
 
 
@@ -70,7 +78,7 @@ def _concerns(vm: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[
     if isinstance(target, OpOverload | OpOverloadPacket):
         return str(target).startswith("quantized.")
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    return name.startswith(_MAKE) and not name.endswith("_")
+    return name.startswith(_MAKE) and not name.endswith("_") or packed.is_packed(name, args) and not kwargs
 
 
 def _call(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -149,6 +157,11 @@ class _Call:
         """The results."""
         args, kwargs = [self._text(a) for a in self.args], {k: self._text(v) for k, v in self.kwargs.items()}
         self.written = {"call": self.text, "args": args, "kwargs": kwargs}
+        name = self.text.rpartition(".")[2]
+        if packed.is_packed(name, self.args):
+            made = self._packed(name)
+            packed.noted(self.vm, name, self.args, made)
+            return tuple(made) if len(made) > 1 else made[0]
         tries = self._tried()
         planner = Planner(self.vm, self.what, self, tries)
         with real_tensors():
@@ -158,6 +171,21 @@ class _Call:
             what = json.dumps({**self.written, "results": results})
             new = iter(self.vm.out.call_function(call_operator(), (self.tensors, self.sizes, what), {}))
         return build(new)
+
+    def _packed(self, name: str) -> list[Tensor]:
+        """The results of a call on packed sequences, whose sizes are known by rule."""
+        found = packed.results_of(self.vm, name, self.args)
+        texts: list[Any] = []
+        for shape, like, order in found:
+            sizes = [
+                ["unknown", len(texts) * 8 + d] if n is packed.UNKNOWN else self._text(n) for d, n in enumerate(shape)
+            ]
+            dtype, device = (torch.int64, torch.device("cpu")) if like is None else (like.dtype, like.device)
+            texts.append(["tensor", sizes, text_of(dtype), text_of(device), order])
+        if name == "_pad_packed_sequence" and found[1][0][0] is packed.UNKNOWN:
+            texts[1][1][0] = texts[0][1][0 if self.args[2] else 1]
+        what = json.dumps({**self.written, "results": ["tuple", *texts] if len(texts) > 1 else texts[0]})
+        return list(self.vm.out.call_function(call_operator(), (self.tensors, self.sizes, what), {}))
 
     # ---- arguments ----
 

@@ -51,6 +51,8 @@ class Foreigners:
 
     def __init__(self) -> None:
         self.known: dict[int, Foreign] = {}
+        # How many sequences batch sizes are of, by the tensor, and its version then.
+        self.batches: dict[int, tuple[Any, int]] = {}
 
     def add(self, made: Foreign) -> Tensor:
         """Remember one; its stand-in."""

@@ -24,13 +24,15 @@ _MOST = 64  # numbers of one list
 
 def read_number(vm: Interpreter, tensor: Tensor) -> Any:
     """What stands for `tensor.item()`; None where that is no integer of the graph's own."""
-    if tensor.dtype not in _WHOLE or not vm.out.is_known(tensor) or not vm.dynamic.may_be_late():
-        return None
-    if getattr(tensor, "constant", None) is not None or any(type(n) is not int or n != 1 for n in tensor.shape):
+    if tensor.dtype not in _WHOLE or not vm.out.is_known(tensor):
         return None
     known = vm.out.read.known(tensor, vm.out.has_written(tensor))
     if known is not None:
         return known
+    if not vm.dynamic.may_be_late():
+        return None
+    if getattr(tensor, "constant", None) is not None or any(type(n) is not int or n != 1 for n in tensor.shape):
+        return None
     with torch.no_grad():
         made = vm.out.call_method("reshape", (tensor, ()), {}) if tensor.dim() else tensor
         made = vm.out.call_method("clone", (made,), {})

@@ -107,6 +107,10 @@ class ReadSizes:
         """The number that was read of a tensor which nobody has written to since; else None."""
         return None if written else self._numbers.get((id(tensor), tensor._version))
 
+    def note(self, tensor: Tensor, value: Any) -> None:
+        """A number that a tensor holds, as is known without a look."""
+        self._numbers[id(tensor), tensor._version] = value
+
     def number(self, out: Any, of: Tensor, tensor: Tensor) -> Any:
         """The number in a tensor, a copy `of` another one that nobody else writes to."""
         with scalar_outputs(out.shape_env):

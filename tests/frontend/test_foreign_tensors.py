@@ -188,6 +188,55 @@ def mixed_with_grad_mode(x):
     return mask @ x, mask.values().requires_grad
 
 
+# ---- packed sequences ----
+
+
+def recurrent(kind: Any, **options: Any) -> Any:
+    """A function of rows and lengths that runs a recurrent layer on packed sequences."""
+    torch.manual_seed(0)
+    layer = kind(4, 3, batch_first=True, **options)
+
+    def function(x: Tensor, lengths: Any, ordered: bool) -> Any:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=ordered)
+        made, state = layer(packed)
+        rows, found = nn.utils.rnn.pad_packed_sequence(made, batch_first=True)
+        return rows * 2, found, state, rows.shape, type(packed), *packed
+
+    return function
+
+
+LENGTHS = (
+    *((r(3, 5, 4), i(5, 4, 2), True), (r(3, 5, 4), i(3, 3, 3), True), (r(3, 5, 4), i(2, 5, 1), False)),
+    *((r(4, 6, 4), i(6, 2, 2, 1), True), (r(3, 5, 4), i(2, 5, 1), True), (r(3, 5, 4), i(5, 1, 0), True)),
+    *((r(3, 5, 4), i(6, 1, 1), True), (r(3, 5, 4), i(5, 4), True)),
+)
+PROGRAMS["lstm"] = Program(lambda: recurrent(nn.LSTM), LENGTHS)
+PROGRAMS["lstm_both_ways"] = Program(
+    lambda: recurrent(nn.LSTM, bidirectional=True, num_layers=2, proj_size=2), LENGTHS[:4]
+)
+PROGRAMS["gru"] = Program(lambda: recurrent(nn.GRU), LENGTHS[:4])
+PROGRAMS["tanh"] = Program(lambda: recurrent(nn.RNN), LENGTHS[:4])
+
+
+@program((r(5, 3, 4), i(5, 4, 2)), (r(5, 3, 4), i(4, 4, 4)), (r(5, 3, 4), i(4, 1, 1)))
+def batch_sizes_written(x, lengths):
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
+    sizes = packed.batch_sizes.clone()
+    first = sizes[0] + packed.batch_sizes[0]
+    sizes.mul_(2)
+    return torch.zeros(first - 2), sizes[0] * 2, packed.data.sin().sum()
+
+
+@program(
+    (r(6, 2, 4), i(6, 5), i(2, 1), "mean"),
+    (r(6, 2, 4), i(4, 3), i(2, 2), "none"),
+    (r(6, 2, 4), i(1, 3), i(2, 2), "sum"),
+)
+def ctc(x, lengths, wanted, how):
+    targets = torch.ones(2, 2, dtype=torch.long).cumsum(1)
+    return nn.functional.ctc_loss(x.log_softmax(-1), targets, lengths, wanted, reduction=how, zero_infinity=True)
+
+
 # ---- the test ----
 
 
@@ -252,8 +301,7 @@ def test_programs(name: str) -> None:
     assert program.breaks in found[0] if program.breaks else not found, found
 
 
-COMPILED = ["scale_of_the_program", "scale_of_the_values", "per_channel", "quantized_given", "product_trained"]
-COMPILED += ["coordinates_trained", "made_here", "of_indices", "values_written"]
+COMPILED = ["scale_of_the_values", "quantized_given", "coordinates_trained", "values_written", "lstm", "ctc"]
 
 
 @pytest.mark.parametrize("name", COMPILED)

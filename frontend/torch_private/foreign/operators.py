@@ -148,7 +148,8 @@ def _nothing(numbers: list[Any]) -> Any:
 
 def _register() -> None:
     library = torch.library.Library(NAMESPACE, "DEF")
-    tags = (torch.Tag.dynamic_output_shape,)
+    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)  # it may look at values
+    tags = tuple(t for t in (torch.Tag.dynamic_output_shape, unsafe) if t is not None)
     library.define("call(Tensor[] tensors, SymInt[] sizes, str what) -> Tensor[]", tags=tags)
     library.define("backward(Tensor[] tensors, int[] needed, Tensor[] grads, SymInt[] sizes, str what) -> Tensor[]")
     library.define(
