@@ -25,6 +25,7 @@ from .explain import logs
 from .explain.roofline import WATCH
 from .extend.configured import Passes, pipeline_of
 from .extend.failures import blame, culprits, put_back, with_reproducer
+from .frontend.branches.random_state import rewound
 from .frontend.branches.written import WRITTEN, or_put_back
 from .frontend.distributed.agreement import compare
 from .frontend.errors import Unsupported
@@ -519,7 +520,7 @@ def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> Grap
 
 def _or_eager(run: GraphFunction, gm: fx.GraphModule, program: Program) -> GraphFunction:
     """Where a library call or a size is not as planned, the graph runs in eager from then on; where one that values decide is not, once. Inputs are written last."""
-    chosen = [run]
+    chosen = [rewound(run, gm, Unassumed)]
 
     def call(*args: Any) -> Sequence[Any]:
         try:

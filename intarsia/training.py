@@ -21,6 +21,7 @@ from .config import Config
 from .counters import COUNTERS
 from .explain.roofline import WATCH, watching
 from .extend.configured import Passes
+from .frontend.branches.random_state import rewound
 from .frontend.branches.written import WRITTEN, or_put_back
 from .frontend.errors import Busy
 from .frontend.functional.results import root_of
@@ -167,6 +168,8 @@ def as_assumed(made: GraphFunction, gm: fx.GraphModule) -> GraphFunction:
     """Where the forward half meets a size that is not what was assumed, the whole graph runs in eager, with its checks."""
     if READS not in gm.meta:
         return made
+
+    made = rewound(made, gm, Unassumed)
 
     def run(*args: Any) -> Sequence[Any]:
         try:

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-__all__ = ["devices_of", "keeper"]
+from ..entry.nature import may_draw
+from ..graph.read_sizes import READS
+
+__all__ = ["devices_of", "keeper", "rewound"]
 
 
 def devices_of(graph: fx.Graph) -> tuple[int, ...]:
@@ -30,3 +33,20 @@ def keeper(devices: tuple[int, ...]) -> tuple[Callable[[], Any], Callable[[Any],
             torch.cuda.set_rng_state(state, device)
 
     return drawn, rewind
+
+
+def rewound(function: Callable[..., Any], gm: fx.GraphModule, kind: type[Exception]) -> Callable[..., Any]:
+    """What runs a graph that reads numbers: where an error of this kind ends a call, random generators are set back, as eager draws again."""
+    if READS not in gm.meta or not any(n.op.startswith("call") and may_draw(n) for n in gm.graph.nodes):
+        return function
+    drawn, rewind = keeper(devices_of(gm.graph))
+
+    def run(*args: Any) -> Any:
+        states = drawn()
+        try:
+            return function(*args)
+        except kind:
+            rewind(states)
+            raise
+
+    return run

@@ -43,7 +43,7 @@ _CHEAP = frozenset(
 _LINEAR = frozenset(
     """
     add sub neg relu reshape view permute transpose t unsqueeze squeeze flatten expand expand_as clone sum mean float double to where
-    pos getitem select contiguous masked_fill
+    pos getitem select contiguous masked_fill clamp clamp_min clamp_max clip
     """.split()  # noqa: SIM905
 )
 _SCALED = frozenset(

@@ -356,7 +356,7 @@ def _bool(vm: Interpreter, *args: Any) -> Any:
 
 @ROWS.rule(math.sqrt)
 def _sqrt(vm: Interpreter, x: Any) -> Any:
-    return sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
+    return vm.dynamic.call(sym_sqrt, (x,), {}) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
 
 
 for _symbol, (_function, _) in operators.BINARY.items():

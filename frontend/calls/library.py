@@ -58,9 +58,9 @@ ROWS = Rows()
 # ---- numbers ----
 
 
-def _is_read(function: Any, tensor: Tensor) -> bool:
-    """Whether `function(tensor)` is the number in the tensor."""
-    return tensor.is_floating_point() if function is float else tensor.dtype in (torch.int64, torch.int32)
+def _is_read(tensor: Tensor) -> bool:
+    """Whether the number in a tensor is one that the graph may go on with."""
+    return tensor.is_floating_point() or tensor.dtype in (torch.int64, torch.int32)
 
 
 def _number(
@@ -75,12 +75,14 @@ def _number(
         if args:
             value = args[0]
             if symbolic is not None and len(args) == 1 and isinstance(value, torch.SymInt | torch.SymFloat):
-                whole = function is int and isinstance(value, torch.SymFloat)
-                return vm.dynamic.whole(value) if whole else symbolic(value)
-            if function in (int, float) and isinstance(value, Tensor) and len(args) == 1 and _is_read(function, value):
+                if function is int and isinstance(value, torch.SymFloat):
+                    return vm.dynamic.whole(value)
+                return vm.dynamic.call(symbolic, args, {}) if function is float else symbolic(value)
+            if function in (int, float) and isinstance(value, Tensor) and len(args) == 1 and _is_read(value):
                 number = vm.dynamic.any_item(value)
                 if number is not None:
-                    return number
+                    kept = value.is_floating_point() if function is float else not value.is_floating_point()
+                    return number if kept else vm.call(function, (number,), {})
             if not isinstance(value, Tensor):
                 for name in () if function is operator.index and isinstance(value, int) else names:
                     method = objects.find_method(type(value), name)

@@ -29,7 +29,7 @@ from ..values.kinds import SYMBOLIC, isinstance
 from .host_numbers import HostNumbers
 from .late_numbers import READ, LateNumbers, is_number
 from .output import GraphInput
-from .read_numbers import read_number, read_truth
+from .read_numbers import read_number
 from .sym_nodes import as_numbers, has_symbol
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ class Dynamic:
         if not self.marks.floats or self.vm.inference or self.vm.out.inside:
             return False
         self.vm.need_symbols()
-        self._late = self._late or LateNumbers(self.vm.out, partial(read_truth, self.vm))
+        self._late = self._late or LateNumbers(self.vm)
         return True
 
     def late(self, value: Any) -> Tensor | None:
@@ -390,12 +390,15 @@ class Dynamic:
                 return self.float_of(value, Computed(function, tuple(map(self.source_of, args))))
         if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):
             return self.whole(args[0], function)
-        return self.vm.out.read.no_float(call_with_symbols(function, args, kwargs, self.vm.methods.repeats()))
+        value = call_with_symbols(function, args, kwargs, self.vm.methods.repeats())
+        if self.vm.out.read.is_read_float(value) and self.may_be_late() and self._late is not None:
+            return self._late.of_integers(function, args, kwargs)
+        return self.vm.out.read.no_float(value)
 
     def whole(self, value: Any, function: Any = int) -> Any:
         """`function(value)`, an int, of a symbolic float: a symbol of its own where the float is more than a quotient of sizes."""
         if self.late(value) is not None:
-            raise GraphBreak(READ)
+            return self.call(function, (value,), {})
         number = function(hint_of(value))
         quotient = type(value.node.expr).__name__ == "IntTrueDiv"
         if quotient or not self.marks.floats or type(number) is not int or not 0 <= number < _LARGEST:

@@ -1,7 +1,8 @@
 """Numbers that a program reads of tensors that its graph computes (`loss.item()`, `update.norm().item()`).
 
-The graph goes on: the number stays in a 0-dim tensor of float64, which is Python's float. Arithmetic that raises for no value is done
-there, and operators take it as a tensor (`call_numbers`). A comparison gives a truth of the same kind (`read_numbers.read_truth`). What
+The graph goes on: the number stays in a 0-dim tensor of float64, which is Python's float. Arithmetic is done there, and operators take it
+as a tensor (`call_numbers`); that it raises nothing (a division by zero) is a check. Floats of integers that are read are such numbers, too, and
+their whole parts are integers again. A comparison gives a truth of the same kind (`read_numbers.read_truth`). What
 asks for the number itself breaks the graph; a number that the program keeps is read of a result of the graph, behind it.
 """
 
@@ -19,9 +20,10 @@ from torch import Tensor
 
 from ..errors import GraphBreak
 from ..state import Interpreter
-from ..torch_private.symbols import unknown_float
+from ..torch_private.symbols import is_unknown, sym_sqrt, unknown_float
 from ..values.kinds import isinstance
 from .output import OutputGraph
+from .read_numbers import read_number, read_truth
 
 __all__ = ["READ", "LateNumbers", "is_number"]
 
@@ -44,10 +46,9 @@ class _Late:
 
 @dataclass
 class LateNumbers:
-    """Those of one capture. `truth` gives what stands for the truth of a tensor, or None."""
+    """Those of one capture."""
 
-    out: OutputGraph
-    truth: Callable[[Tensor], Any]
+    vm: Interpreter
     known: dict[int, _Late] = field(default_factory=dict)
 
     def read(self, tensor: Tensor) -> Any:
@@ -73,12 +74,17 @@ class LateNumbers:
 
     def applied(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`function` of numbers, one of which is late."""
-        if not isinstance(function, _C) or _keeps(function) and all(self.tensor_of(a) is None for a in args[:-1]):
+        if (
+            not isinstance(function, _C)
+            and not any(f is function for f in _SYMBOLIC)
+            or _keeps(function)
+            and all(self.tensor_of(a) is None for a in args[:-1])
+        ):
             for value in args if isinstance(function, _C) else ():
                 self.check(value)
             return function(*args, **kwargs)  # what it asks of the number raises
         compared = None if kwargs else self._compared(function, args)
-        if compared is not None and (truth := self.truth(compared)) is not None:
+        if compared is not None and (truth := read_truth(self.vm, compared)) is not None:
             return truth
         rule = next((r for f, r in _RULES if f is function), None)
         if rule is None or kwargs or not all(type(a) in (int, float, torch.SymInt, torch.SymFloat) for a in args):
@@ -117,7 +123,47 @@ class LateNumbers:
         if found is not None and found.chosen is not None:
             raise found.chosen
 
+    def widened(self, value: torch.SymInt) -> Any:
+        """`float(value)` of an integer that only the running program knows."""
+        symbol = next(s for s in value.node.expr.free_symbols if is_unknown(s))
+        options = {"dtype": torch.float64, "device": self.out.read.shown(symbol)[0].device}
+        return self._make(self.out.call_function(torch.scalar_tensor, (value,), options))
+
+    def of_integers(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`function`, whose result is a float, of integers that are read."""
+        read = self.out.read.is_read
+        given = tuple(self.widened(a) if type(a) is torch.SymInt and read(a) else a for a in args)
+        if function in (operator.truediv, operator.itruediv) and all(type(a) in (int, torch.SymInt) for a in args):
+            for late in given:  # the quotient is rounded once: where both are floats without rounding
+                if self.tensor_of(late) is not None:
+                    self._check_that(self._call(torch.lt, self._positive(late), float(_EXACT)))
+                elif type(late) is not int or abs(late) > _EXACT:
+                    raise GraphBreak(READ)
+        return self.applied(function, given, kwargs)
+
     # ---- parts ----
+
+    @property
+    def out(self) -> OutputGraph:
+        return self.vm.out
+
+    def _check_that(self, holds: Tensor) -> None:
+        """Python raises where this does not hold: eager is to."""
+        try:
+            if self.vm.checks.expect(self.vm, holds, True):
+                return
+        except GraphBreak:
+            pass
+        raise GraphBreak(READ)
+
+    def _whole(self, rounded: Callable[..., Any], x: Any) -> Any:
+        """An integer; neither NaN nor infinity has one, and larger ones than tensors hold are eager's."""
+        made = self._call(rounded, x)
+        self._check_that(self._call(torch.lt, self._positive(self._make(made)), 2.0**63))
+        number = read_number(self.vm, self.out.call_method("to", (made, torch.int64), {}))
+        if number is None:
+            raise GraphBreak(READ)
+        return number
 
     def _compared(self, function: Any, args: tuple[Any, ...]) -> Tensor | None:
         """A comparison of two numbers, one of which is late, or a question about one, as a tensor; None of anything else, or where it is not exact."""
@@ -145,7 +191,7 @@ class LateNumbers:
 
     def _as_chosen(self, made: Any, *args: Any) -> Any:
         for found in (self.known[id(a)] for a in args if id(a) in self.known):
-            if found.chosen is not None:
+            if found.chosen is not None and id(made) in self.known:
                 self.known[id(made)].chosen = found.chosen
         return made
 
@@ -172,17 +218,16 @@ class LateNumbers:
             return self.out.call_function(function, tuple(map(self._tensor, values)), {})  # type: ignore[no-any-return]
 
     def _divided(self, x: Any, y: Any) -> Any:
-        """Where the divisor cannot be 0."""
         if self.tensor_of(y) is None:
             if y == 0:
                 raise GraphBreak(READ)
         elif self._least(y) <= 0:
-            raise GraphBreak(READ)
+            self._check_that(self._call(torch.ne, y, 0.0))
         return self._make(self._call(torch.div, x, y))
 
     def _root(self, x: Any) -> Any:
         if self._least(x) < 0:
-            raise GraphBreak(READ)
+            self._check_that(self._call(torch.logical_not, self._make(self._call(torch.lt, x, 0.0))))
         return self._make(self._call(torch.sqrt, x), 0.0)
 
     def _sum(self, x: Any, y: Any) -> Any:
@@ -207,6 +252,15 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda late, *args: late._make(late._call(function, *args))
 
 
+def _rounds(rounded: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(late: LateNumbers, x: Any, *digits: Any) -> Any:
+        if digits:
+            raise GraphBreak(READ)
+        return late._whole(rounded, x)
+
+    return rule
+
+
 _RULES: list[tuple[Any, Callable[..., Any]]] = [
     *((f, LateNumbers._sum) for f in (operator.add, operator.iadd)),
     *((f, _plain(torch.sub)) for f in (operator.sub, operator.isub)),
@@ -215,10 +269,13 @@ _RULES: list[tuple[Any, Callable[..., Any]]] = [
     *((f, LateNumbers._positive) for f in (operator.abs, abs, math.fabs)),
     (operator.neg, _plain(torch.neg)),
     (operator.pos, lambda late, x: x),
-    (float, lambda late, x: x),
-    (math.sqrt, LateNumbers._root),
+    *((f, lambda late, x: x) for f in (float, torch.sym_float)),
+    *((f, LateNumbers._root) for f in (math.sqrt, sym_sqrt)),
+    *((f, _rounds(torch.trunc)) for f in (int, math.trunc)),
+    *[(math.floor, _rounds(torch.floor)), (math.ceil, _rounds(torch.ceil)), (round, _rounds(torch.round))],
 ]
 # Comparisons, and what they are with their operands exchanged.
+_SYMBOLIC = (sym_sqrt, torch.sym_float)  # torch's, of symbols
 _COMPARED: list[tuple[Any, Any]] = [
     *[(operator.lt, operator.gt), (operator.gt, operator.lt), (operator.le, operator.ge), (operator.ge, operator.le)],
     *[(operator.eq, operator.eq), (operator.ne, operator.ne)],

@@ -127,11 +127,15 @@ class ReadSizes:
 
     def no_float(self, value: Any) -> Any:
         """The value, which is no float that is made of such a number: operators take none."""
-        if type(value) is not torch.SymFloat or not (self._shown or self.late):
-            return value
-        if any(s in self._shown or s in self.late for s in value.node.expr.free_symbols):
+        if self.is_read_float(value):
             raise GraphBreak("a number that depends on a tensor's values becomes a float")
         return value
+
+    def is_read_float(self, value: Any) -> bool:
+        """Whether a value is a float that torch would make of such numbers."""
+        if type(value) is not torch.SymFloat or not (self._shown or self.late):
+            return False
+        return any(s in self._shown or s in self.late for s in value.node.expr.free_symbols)
 
     @staticmethod
     def is_read(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -118,10 +119,55 @@ def agree(got: Any, want: Any) -> None:
         assert got["raises"] is want["raises"]
         assert got["says"] == want["says"]
         got, want = got["wrote"], want["wrote"]
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-PROGRAMS = [scaled, cut, listed, written, recomputed, repeated, inside, custom, row, checked, equal, rows_found, masks]
+def quotients(x: Tensor, n: Tensor) -> Any:
+    """Floats of integers; a division by zero, a root of what is negative are eager's errors."""
+    k = n.item()
+    return x * (k / 4), x / math.sqrt(k), float(n), k * 0.5, 1.5 - k, k / x.shape[0], x * (1 / (6 - k))
+
+
+def inverse(x: Tensor, n: Tensor) -> Tensor:
+    return x * (5 / (n * 1.5).sum().item())
+
+
+def root(x: Tensor, n: Tensor) -> Tensor:
+    return x * math.sqrt((n - 1.5).sum().item())
+
+
+def whole_parts(x: Tensor, n: Tensor) -> Any:
+    number = (n / 4).sum().item()
+    return x * int((n / 4).sum()), round(number), math.floor(number), math.ceil(number), x[: int(number)] * 2
+
+
+def limited(x: Tensor, n: Tensor) -> Tensor:
+    loss = (x * n).sum()
+    if loss.item() > 5:
+        loss = loss.clamp(max=5.0) * 2
+    return loss
+
+
+PROGRAMS = [
+    quotients,
+    inverse,
+    root,
+    whole_parts,
+    limited,
+    scaled,
+    cut,
+    listed,
+    written,
+    recomputed,
+    repeated,
+    inside,
+    custom,
+    row,
+    checked,
+    equal,
+    rows_found,
+    masks,
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -196,4 +242,44 @@ def test_a_write_that_autograd_records() -> None:
                     assert str(error).startswith("Expected cond")
                     value = y.sum()
                 found.append((torch.autograd.grad(value, x), y.detach()))
+            torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -2.5, 1e30])
+def test_whole_parts_of_what_has_none(value: float) -> None:
+    """Eager's errors, its integers of any size, and those below zero."""
+
+    def program(x: Tensor, n: Tensor) -> Any:
+        return int((n * 1.0).sum()), x * 2
+
+    fast = intarsia.compile(program)
+    for n in (torch.tensor([2.5]), torch.tensor([value]), torch.tensor([3.5])):
+        agree(account(fast, n, grad=False), account(program, n, grad=False))
+
+
+def test_quotients_are_rounded_once() -> None:
+    def program(x: Tensor, n: Tensor) -> Any:
+        k = n.item()
+        return k / 3, float(k), k * 0.5
+
+    fast = intarsia.compile(program)
+    for k in (3, 2**53 + 1, 2**62, 2**53, -7):
+        n = torch.tensor([k])
+        assert fast(n, n) == program(n, n)
+
+
+def test_what_was_drawn_is_drawn_again() -> None:
+    """Where an assumption fails behind a draw, eager draws what the graph drew."""
+
+    def program(x: Tensor, n: Tensor) -> Tensor:
+        y = torch.rand(3)
+        return x[:, : n.item() - 3].sum() + y
+
+    fast = intarsia.compile(program)
+    for grad in (True, False):
+        for n in N:
+            found = []
+            for function in (program, fast):
+                torch.manual_seed(0)
+                found.append((account(function, n, grad=grad), torch.get_rng_state()))
             torch.testing.assert_close(*found)
