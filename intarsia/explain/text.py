@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..frontend.errors import SourceLine
@@ -74,8 +75,9 @@ def _graphs(graphs: list[GraphInfo]) -> Iterator[str]:
         if len(graphs) > _DETAILED:
             continue
         yield from _field("operations", _counted(op.name for op in g.ops))
-        yield from _kernel_lines(g.kernels)
-        yield from _field("library", _list(g.library))
+        yield from _files(g)
+        yield from _kernel_lines(g)
+        yield from _library_lines(g)
         yield from _field("CUDA graph", g.recording)
         yield from _field("memory", _memory(g))
         if g.partition is not None:
@@ -87,7 +89,8 @@ def _graphs(graphs: list[GraphInfo]) -> Iterator[str]:
 def _steps(graphs: list[GraphInfo]) -> Iterator[str]:
     for g in graphs:
         for times in g.times:
-            rows = table(times, WIDTH - 2, _from)
+            alone = len({place.filename for place in g.lines}) <= 1
+            rows = table(times, WIDTH - 2, partial(_from, alone=alone))
             if rows and sum(bool(other.times) for other in graphs) > 1:
                 yield f"  graph {g.index}, {g.function}"
             yield from (f"  {row}" for row in rows)
@@ -171,12 +174,43 @@ def _field(name: str, text: str) -> list[str]:
     return [row.replace(_TIE, " ") for row in wrapped(text, WIDTH, head, " " * len(head))]
 
 
-def _kernel_lines(kernels: list[KernelInfo]) -> Iterator[str]:
-    for i, kernel in enumerate(kernels[:_SHOWN]):
+def _files(g: GraphInfo) -> Iterator[str]:
+    """The files that the operations come from, those with most lines first, where there are several."""
+    lines = Counter(place.filename for place in g.lines)
+    if len(lines) > 1:
+        named = (f"{short(file)} ({count(number, 'line')})" for file, number in lines.most_common())
+        yield from _field("files", ", ".join(named))
+
+
+def _kernel_lines(g: GraphInfo) -> Iterator[str]:
+    alone = len({place.filename for place in g.lines}) <= 1
+    for i, kernel in enumerate(g.kernels[:_SHOWN]):
         half = f"{kernel.half}: " if kernel.half else ""
-        yield from _field("kernels" if i == 0 else "", f"{half}{kernel.name}{_from(kernel.lines)}{_moves(kernel)}")
-    if len(kernels) > _SHOWN:
-        yield from _field("", f"and {len(kernels) - _SHOWN} more")
+        times = f"{kernel.calls} x " if kernel.calls > 1 else ""
+        text = f"{half}{times}{kernel.name}{_from(kernel.lines, alone)}{_of_modules(kernel.modules)}{_moves(kernel)}"
+        yield from _field("kernels" if i == 0 else "", text)
+    if len(g.kernels) > _SHOWN:
+        yield from _field("", f"and {len(g.kernels) - _SHOWN} more")
+
+
+def _library_lines(g: GraphInfo) -> Iterator[str]:
+    """Library calls with the lines and modules that they stand for; those of which nothing is known by name."""
+    known = [call for call in g.library_calls if call.lines or call.modules]
+    left = {n: c for n, c in g.library.items() if n.removesuffix(".default") not in {call.name for call in known}}
+    alone = len({place.filename for place in g.lines}) <= 1
+    for i, call in enumerate(known[:_SHOWN]):
+        half = f"{call.half}: " if call.half else ""
+        times = f"{call.calls} x " if call.calls > 1 else ""
+        text = f"{half}{times}{call.name}{_from(call.lines, alone)}{_of_modules(call.modules)}"
+        yield from _field("library" if i == 0 else "", text)
+    yield from _field("" if known else "library", _list(left))
+
+
+def _of_modules(paths: tuple[str, ...]) -> str:
+    """` of transformer.h.0.attn.c_attn and 11 more`."""
+    if not paths:
+        return ""
+    return f" of {', '.join(paths[:2])}" + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
 
 
 def _moves(kernel: KernelInfo) -> str:
@@ -192,12 +226,12 @@ def _moves(kernel: KernelInfo) -> str:
     return f": {', '.join(parts)}"
 
 
-def _from(places: tuple[str, ...]) -> str:
-    """The lines of a kernel: numbers alone where they are of one file."""
+def _from(places: tuple[str, ...], alone: bool = False) -> str:
+    """The lines of a kernel: numbers alone where the graph is of one file."""
     if not places:
         return ""
     split = [p.rpartition(":") for p in places]
-    if len({file for file, _, _ in split}) == 1:
+    if alone and len({file for file, _, _ in split}) == 1:
         numbers = [n for _, _, n in split]
         more = f" and {len(numbers) - 6} more" if len(numbers) > 6 else ""
         return f" (line{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:6])}{more})"

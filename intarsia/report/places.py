@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import linecache
-import os
 from collections.abc import Sequence
 from typing import Any
 
+from ..explain.text import short
 from ..ir.syntax import comment_of
 
 _AROUND = 6  # lines that are shown before and after one that matters
 _WHOLE = 160  # lines of a file that is shown from its first to its last
-
-
-def short(file: str) -> str:
-    """A file name as seen from the current folder, or from the folder of installed packages, where it lies below one."""
-    here = os.getcwd().rstrip(os.sep) + os.sep
-    return file.rpartition(f"site-packages{os.sep}")[2].removeprefix(here)
 
 
 class Places:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import intarsia
+from intarsia.report.page import unpacked, write
 from tests.reports.browser import Browser, browser, skipped
 
 pytestmark = skipped
@@ -156,3 +157,36 @@ def test_strings_of_programs_are_text(window: Browser, tmp_path: Path) -> None:
         main = "".join(window.texts("main"))
         assert "[object" not in shown and "undefined" not in main
         assert not set(main) & set("\u202e\u2028\u2029\u0000")
+
+
+def test_five_thousand_operations_are_fluent(window: Browser, page: Path, tmp_path: Path) -> None:
+    text = page.read_text()
+    facts = {**unpacked(text, "facts"), "texts": unpacked(text, "texts")}
+    (graph,) = facts["graphs"]
+    (program,) = graph["programs"]
+    graph["ops"] = (graph["ops"] * 5000)[:5000]
+    program["steps"] = (program["steps"] * 5000)[:5000]
+    value = program["memory"]["values"][0]
+    program["memory"] |= {"steps": 5000, "values": [{**value, "first": k, "last": k + 3} for k in range(4990)]}
+    for number, row in enumerate(facts["texts"]):
+        if "places" in row:
+            lines = row["text"].split("\n")
+            row["text"] = "\n".join(f"{line} {{n = {k % 5}, t = {number}}}" for k in range(400) for line in lines)
+            row["places"] = row["places"] * 400
+    large = write(facts, tmp_path / "large.html")
+    window.size(1400, 820)
+    assert window.open(large, "code") < 2000
+    assert len(window.texts("[role=option]")) < 400  # of 5,000 and 5,000
+    took = window.run(
+        "(() => { const list = document.querySelector('[aria-label=Graph] .list'), start = performance.now();"
+        " for (let i = 0; i < 60; i++) { list.scrollTop = i * 1800; list.dispatchEvent(new Event('scroll')); } return performance.now() - start; })()"
+    )
+    assert took / 60 < 50  # milliseconds a screen
+    window.point("[aria-label=Graph] .list")
+    assert window.wait("document.querySelectorAll('.row.lit').length")
+    for key in ("3", "4", "2"):
+        before = window.run("performance.now()")
+        window.press(key)
+        assert window.wait("document.querySelector('main').textContent.length > 100")
+        assert window.run("performance.now() - arguments[0]", before) < 2000
+    assert not window.errors()

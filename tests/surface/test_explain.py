@@ -1,6 +1,7 @@
 """What `explain` tells, of one graph and of many, in inference and with gradients, of fresh and of compiled functions."""
 
 import linecache
+import os
 
 import pytest
 import torch
@@ -177,3 +178,34 @@ def test_the_program_raises():
 def test_not_a_function(wrong):
     with pytest.raises(TypeError, match=r"intarsia\.explain takes a function"):
         intarsia.explain(wrong)
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.nn.functional.conv1d(torch.relu(layer(x)).unsqueeze(0), layer.weight.unsqueeze(-1))[0].T
+        return twice(x)
+
+
+def test_launches_lines_and_modules_without_timing():
+    e = intarsia.explain(Layers())(torch.randn(4, 4))
+    (g,) = e.graphs
+    assert {op.module for op in g.ops} == {"", "layers.0", "layers.1", "layers.2"}
+    made = {m for k in g.kernels for m in k.modules} | {m for c in g.library_calls for m in c.modules}
+    assert made == {"layers.0", "layers.1", "layers.2"}
+    called = sum(g.library.values())
+    assert sum(c.calls for c in g.library_calls) == called and max(k.calls for k in g.kernels) > 1
+    files = {place.rpartition(":")[0] for k in g.kernels for place in k.lines}
+    assert len(files) == 2  # `twice` stands in a file of its own
+    text = str(e)
+    assert "files      " in text and " x " in text and "of layers.0" in text
+    assert f"{os.path.basename(__file__)}:" in text.partition("kernels    ")[2]
+
+
+_space = {}
+exec(compile("def twice(x):\n    return x * 2 + 1\n", "twice.py", "exec"), _space)
+twice = _space["twice"]

@@ -98,7 +98,7 @@ class List {
   constructor({ label, row, places, choose, widest }) {
     this.fillRow = row; this.placesOf = places || (() => null); this.choose = choose;
     this.space = el("div", { class: "space" });
-    this.host = el("div", { class: "list", tabindex: 0, role: "listbox", "aria-label": label }, this.space);
+    this.host = el("div", { class: widest ? "list" : "list fit", tabindex: 0, role: "listbox", "aria-label": label }, this.space);
     this.marks = el("canvas", { class: "marks", "aria-hidden": "true" });
     this.element = el("div", { class: "body" }, this.host, this.marks);
     this.rows = new Map(); this.count = 0; this.active = -1; this.widest = widest || 0; this.id = "list" + List.made++;

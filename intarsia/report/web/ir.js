@@ -26,7 +26,7 @@ function irPart() {
     passList.show(i, true);
     const p = passes[i], whole = i === 0 || !changes;
     const mode = el("button", { type: "button", class: "push", "aria-pressed": String(changes), disabled: i === 0, onclick: () => { changes = !changes; show(at); } }, changes ? "Show all" : "Show changes");
-    head.replaceChildren(el("h2", {}, i ? "Behind " + shown(p.name) : "As imported"), el("span", { class: "more" }, shown(p.about)), mode);
+    head.replaceChildren(el("h2", {}, i ? "Behind " + shown(p.name) : "As imported"), el("span", { class: "more hide-small" }, shown(p.about)), mode);
     const after = await Data.located(p.text), before = i ? await Data.located(passes[i - 1].text) : null;
     if (at !== i) return;
     if (!whole && p.text === passes[i - 1].text) { body.replaceChildren(el("p", { class: "empty" }, "This pass changed nothing.")); return; }

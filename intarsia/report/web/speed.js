@@ -22,7 +22,7 @@ function speedPart() {
 }
 
 function roofline(times, units) {
-  const width = 900, height = 330, left = 66, right = 14, top = 12, bottom = 34;
+  const width = innerWidth < 600 ? 430 : 900, height = 330, left = 66, right = 14, top = 12, bottom = 34;
   const dots = times.steps.filter((s) => s.seconds > 0 && s.operations > 0 && s.bytes > 0).map((s) => ({ s, x: s.operations / s.bytes, y: s.operations / s.seconds }));
   const roof = Math.max(0, ...times.products.map((p) => p[1]));
   const bend = times.copy && roof ? roof / times.copy : 1;
