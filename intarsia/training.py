@@ -20,7 +20,7 @@ from torch import fx
 from .config import Config
 from .counters import COUNTERS
 from .explain.roofline import WATCH, watching
-from .extend.configured import Passes
+from .extend.configured import Passes, policy_of
 from .frontend.branches.random_state import rewound
 from .frontend.branches.written import WRITTEN, or_put_back
 from .frontend.errors import Busy
@@ -127,11 +127,12 @@ def compile_training(
 
     def split_for_budget(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule]:
         with COUNTERS.phase("partition"):
-            forward, backward, found = split(joint, config.memory_budget)
+            forward, backward, found = split(joint, config.memory_budget, policy)
         partitions.append(found)
         return forward, backward
 
     partitions: list[Partition] = []
+    policy = policy_of(config, passes)
     inside = writes_inside(example_inputs)
     try:
         with COUNTERS.phase("autograd"):

@@ -211,6 +211,56 @@ _ROWS = [
 ]
 
 SCALARS: dict[str, ScalarRow] = {row.name: row for row in _ROWS}
+_OWN = frozenset(SCALARS)
+_FOLLOWERS: list[Callable[[ScalarRow], None]] = []  # tables that are made of the rows
+
+
+def follow(add: Callable[[ScalarRow], None]) -> None:
+    """Call `add` with every row that others add from now on."""
+    _FOLLOWERS.append(add)
+
+
+def add_row(row: ScalarRow) -> None:
+    """Add a scalar function of somebody else's, for this process: `prim.NAME` and `scalar.NAME`, in the interpreter and all targets.
+
+    The same row may be added again.
+
+    Raises:
+        ValueError: its name is taken or no name, or a text does not fit its number of operands.
+    """
+    places = [f"x{k}" for k in range(row.arity)]
+    for text in (row.cpp, row.triton):
+        try:
+            text.format(*places)
+        except (IndexError, KeyError, ValueError) as error:
+            raise ValueError(
+                f"the scalar function '{row.name}' has {row.arity} operands, and the text {text!r}: {error!r}"
+            ) from None
+    if not row.name.isidentifier() or not row.name.isascii():
+        raise ValueError(f"a scalar function cannot be called {row.name!r}")
+    if row.domain not in _DOMAINS or row.result not in ("same", "second", *_RESULTS):
+        raise ValueError(
+            f"the scalar function '{row.name}' is of an unknown domain or result: {row.domain!r}, {row.result!r}"
+        )
+    known = SCALARS.get(row.name)
+    if known is not None and (row.name in _OWN or _said(known) != _said(row)):
+        raise ValueError(f"there is a scalar function '{row.name}' already: {known.cpp}")
+    if known is None:
+        SCALARS[row.name] = row
+        for add in _FOLLOWERS:
+            add(row)
+
+
+_DOMAINS = ("float", "int", "any")
+
+
+def _said(row: ScalarRow) -> tuple[object, ...]:
+    return row.name, row.arity, row.cpp, row.triton, row.domain, row.cost, row.result, row.commutative
+
+
+def added_rows() -> list[tuple[object, ...]]:
+    """What the rows of others say, for the key of the cache."""
+    return [_said(row) for name, row in SCALARS.items() if name not in _OWN]
 
 
 @dataclass(frozen=True)

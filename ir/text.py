@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from io import StringIO
 
 from xdsl.context import Context
@@ -26,13 +27,20 @@ DIALECTS = (
 )
 
 
+_OF_ROWS: dict[str, Mapping[str, type[Operation]]] = {"prim": prim.ELEMENTWISE, "scalar": loop.SCALAR_OPS}
+
+
 class IntarsiaContext(Context):
     """A context in which `aten.*` is an open set."""
 
     def get_optional_op(self, name: str, *, dialect_stack: object = ()) -> type[Operation] | None:
         if name.startswith("aten."):
             return aten_op(name)
-        return super().get_optional_op(name, dialect_stack=dialect_stack)  # type: ignore[arg-type]
+        found = super().get_optional_op(name, dialect_stack=dialect_stack)  # type: ignore[arg-type]
+        dialect, _, row = name.partition(".")
+        if found is None and dialect in _OF_ROWS:  # a row that somebody has added to the scalar table
+            return _OF_ROWS[dialect].get(row)
+        return found
 
     def clone(self) -> IntarsiaContext:
         """A context of the same kind: the base class would make one that knows no `aten.*`."""

@@ -30,6 +30,13 @@ SAYS = {
         "whole calls in eager: 0",
         "breaks.py:12: history.append(",
     ],
+    "fusion_policy.py": ["kernels: 1 close: True\nkernels: 2 close: True\nkernels: 3 close: True\n"],
+    "custom_operator.py": ["library calls: 2 close: True\nlibrary calls: 0 close: True\n"],
+    "scalar_function.py": ["= scalar.softsign(", "interpreted: True\ncompiled:    True\nTriton:      True\n"],
+    "partition_policy.py": [
+        "every 1: 8 values of 512 KiB saved, close: True\nevery 4: 2 values of 128 KiB saved, close: True\n"
+    ],
+    "memory_planner.py": ["close: True\nclose: True\narena: arena_bytes = ", "\nclose: True\n"],
     "unroll_by_two.py": ["close: True", "stop = 32, step = 2}", " + r0 + 1]"],
     "machine_row.py": [
         "size = 48, value = 0.0",

@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ..config import Config
+from ..partition.choose import Chosen
+from ..partition.policy import PartitionPolicy, saved_by
 from ..passes.core.base import Pass
 from ..passes.core.load import passes_of_setting
 from ..passes.core.manager import is_own
+from ..passes.core.syntax import PipelineError
 from ..passes.fusion.contraction_epilogue import ContractionEpilogue
 from ..passes.fusion.fuse import Fuse
 from ..passes.graph.attention.match import MatchAttention
@@ -70,3 +73,20 @@ def _as_configured(item: Pass, config: Config) -> Pass:
     if isinstance(item, NarrowWeights) and not config.packing:  # nothing is kept widened
         return replace(item, kept=0)
     return item
+
+
+def policy_of(config: Config, passes: Passes = ()) -> Chosen | None:
+    """What chooses where training graphs are cut in two, as `partition.choose.split` takes it; None: ours.
+
+    Raises:
+        PipelineError: several do.
+    """
+    policies = registry((*passes_of_setting(config.passes), *passes)).policies()
+    if len(policies) > 1:
+        raise PipelineError(f"several policies cut training graphs: {', '.join(item.name for item in policies)}")
+    if not policies:
+        return None
+    (policy,) = policies
+    if not isinstance(policy, PartitionPolicy):
+        raise PipelineError(f"'{policy.name}' has the level 'joint', and is no PartitionPolicy")
+    return lambda values, read: saved_by(policy, values, read, config.memory_budget, config.pass_seconds)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from torch import fx
 
@@ -66,12 +67,17 @@ class Partition:
     least: int = 0
 
 
-def split(joint: Joint, budget: float = 1.0) -> tuple[fx.GraphModule, fx.GraphModule, Partition]:
-    """Forward and backward of a joint graph, and what is saved in between."""
+Chosen: TypeAlias = Callable[[dict[fx.Node, Value], list[fx.Node]], set[fx.Node] | None]
+
+
+def split(
+    joint: Joint, budget: float = 1.0, policy: Chosen | None = None
+) -> tuple[fx.GraphModule, fx.GraphModule, Partition]:
+    """Forward and backward of a joint graph, and what is saved in between: by somebody's `policy`, where it gives something."""
     pad_rows(joint)
     sort_statistics(joint.graph)
     joint = joint.again()
-    values, read, saved, found = chosen(joint, budget)
+    values, read, saved, found = chosen(joint, budget, policy)
     copied = of_formulas(values, recomputed(values, read, saved))
     if copied:
         repeat(joint.graph, joint.late, copied, values, wait=False)
@@ -80,12 +86,16 @@ def split(joint: Joint, budget: float = 1.0) -> tuple[fx.GraphModule, fx.GraphMo
     return forward, backward, found
 
 
-def chosen(joint: Joint, budget: float) -> tuple[dict[fx.Node, Value], list[fx.Node], set[fx.Node], Partition]:
+def chosen(
+    joint: Joint, budget: float, policy: Chosen | None = None
+) -> tuple[dict[fx.Node, Value], list[fx.Node], set[fx.Node], Partition]:
     """What is known of each value that backward could take, what it reads of them, what is saved, and that in words."""
     read = _read(joint)
     values = read_values(joint, joint.needed(read))
     plan = _Plan(joint, values, read)
     saved = plan.saved(budget)
+    asked = None if policy is None else policy(values, read)
+    saved = saved if asked is None else asked
     nodes = recomputed(values, read, saved)
     again = [v for n, v in values.items() if n in nodes and (v.formula or n.target is not operator.getitem)]
     again = [v for v in again if v.kind in (Kind.FUSED, Kind.REDUCED, Kind.COSTLY)]

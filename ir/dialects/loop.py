@@ -22,7 +22,7 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ..binding import check_bound
-from ..scalars import DOT, JOINT, REDUCES, SCALARS, ScalarRow
+from ..scalars import DOT, JOINT, REDUCES, SCALARS, ScalarRow, follow
 from ..syntax import Op
 from ..types import RefType, ScalarType, scalar_type
 
@@ -335,6 +335,7 @@ def _scalar_op(row: ScalarRow) -> type[ScalarOp]:
 
 
 SCALAR_OPS: dict[str, type[ScalarOp]] = {row.name: _scalar_op(row) for row in SCALARS.values()}
+follow(lambda row: SCALAR_OPS.update({row.name: _scalar_op(row)}))
 
 
 class Constant(Op):

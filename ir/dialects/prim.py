@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..dtypes import BOOL, I64
 from ..literals import print_literal
-from ..scalars import REDUCES, SCALARS, ScalarRow
+from ..scalars import REDUCES, SCALARS, ScalarRow, follow
 from ..symbols import Dim, Range, dim, free_symbols, is_nonnegative, known_equal, symbol
 from ..syntax import Op
 from ..types import TensorType
@@ -103,6 +103,7 @@ def _elementwise(row: ScalarRow) -> type[Elementwise]:
 
 
 ELEMENTWISE: dict[str, type[Elementwise]] = {row.name: _elementwise(row) for row in SCALARS.values()}
+follow(lambda row: ELEMENTWISE.update({row.name: _elementwise(row)}))
 
 
 def elementwise(name: str, *operands: SSAValue) -> Elementwise:

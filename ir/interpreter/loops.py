@@ -20,7 +20,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ..dialects import loop, prim
 from ..dtypes import BY_NAME, dtype_of
-from ..scalars import DOT, JOINT, REDUCES, SCALARS, identity
+from ..scalars import DOT, JOINT, REDUCES, SCALARS, follow, identity
 from ..symbols import Dim, contiguous_strides, span, symbol
 from ..syntax import line_of
 from ..types import RefType
@@ -456,6 +456,7 @@ LOOP_RULES: dict[str, Callable[[Kernel, Lanes, Any], None]] = {
     "scalar.cast": _cast,
     **{f"scalar.{name}": _scalar_rule(cls) for name, cls in loop.SCALAR_OPS.items()},
 }
+follow(lambda row: LOOP_RULES.update({f"scalar.{row.name}": _scalar_rule(loop.SCALAR_OPS[row.name])}))
 
 
 # ---- launches ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ..dtypes import DType
 from ..literals import Literal
 from ..packing import unpack
 from ..regions import RUNS, bodies, groups
-from ..scalars import REDUCES, ScalarRow, identity
+from ..scalars import REDUCES, ScalarRow, follow, identity
 from ..symbols import Dim, contiguous_strides, symbol
 from ..syntax import Op, line_of
 from ..types import RefType, TensorType
@@ -416,6 +416,10 @@ def _concat(machine: Machine, op: Any, *values: Tensor) -> Tensor:
 
 
 # Operations of one result, from the values of their operands.
+def _of_row(machine: Any, op: Any, *values: Tensor) -> Tensor:
+    return elementwise(op.row, values)
+
+
 _OF_VALUES: dict[str, Callable[..., Tensor]] = {
     "cast": lambda m, op, x: x.to(op.type.dtype.torch),
     "full": _full,
@@ -433,7 +437,7 @@ _OF_VALUES: dict[str, Callable[..., Tensor]] = {
     "scatter": _scatter,
     "reduce": _reduce,
     "scan": _scan,
-    **dict.fromkeys(prim.ELEMENTWISE, lambda m, op, *values: elementwise(op.row, values)),
+    **dict.fromkeys(prim.ELEMENTWISE, _of_row),
 }
 
 
@@ -449,3 +453,4 @@ TENSOR_RULES: dict[str, Rule] = {
     "kernel.contract": _fused,
     "kernel.extern": _kernel_extern,
 }
+follow(lambda row: TENSOR_RULES.update({f"prim.{row.name}": _of_values(_of_row)}))

@@ -21,6 +21,7 @@ from .context import CompileContext
 
 LEVELS = ("aten", "prim", "kernel", "loop", "buffer")
 DEVICES = ("cpu", "gpu")
+JOINT = "joint"  # of policies, which choose where a training graph is cut in two: no level of the IR
 SCOPES = ("inference", "forward", "backward", "step")
 
 

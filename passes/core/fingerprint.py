@@ -18,6 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ...ir.scalars import added_rows
 from .base import Pass
 from .manager import is_own
 
@@ -38,7 +39,7 @@ def pass_fingerprint(passes: Iterable[Pass]) -> str:
         digest.update(f"{item.name}\0".encode())
         for f in fields(item):
             digest.update(f.name.encode() + reached.hash_of(getattr(item, f.name)))
-        digest.update(b"" if own else reached.hash_of(type(item)))
+        digest.update(b"" if own else reached.hash_of(type(item)) + repr(added_rows()).encode())
     return digest.hexdigest()
 
 

@@ -56,7 +56,8 @@ def module_levels(module: ModuleOp) -> set[str]:
         if op.name not in seen:
             seen.add(op.name)
             levels &= legal_levels(op)
-    return levels
+    # What passes have written out already may stand among ATen operations, which decompose writes out.
+    return levels or {"aten"} if all(legal_levels(op) & {"aten", "prim"} for op in host_operations(module)) else levels
 
 
 def first_illegal(module: ModuleOp, level: str) -> Operation | None:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import networkx as nx
 
-from .base import DEVICES, LEVELS, SCOPES, Pass
+from .base import DEVICES, JOINT, LEVELS, SCOPES, Pass
 from .plugins import Plugin, installed, left_out
 from .syntax import DEFAULT, NAME, Default, Element, PipelineError, make_pass, split_pipeline, suggest, with_insertions
 
@@ -168,7 +168,10 @@ class Registry:
         others = [
             name
             for name, kind in self.classes.items()
-            if name not in on_it and (given[name] or self._is_default(name)) and _runs_for(kind, device, scope)
+            if name not in on_it
+            and kind.level != JOINT
+            and (given[name] or self._is_default(name))
+            and _runs_for(kind, device, scope)
         ]
         while True:
             made = {name: given[name] or self._default_of(name) for name in [*on_it, *others]}
@@ -215,7 +218,19 @@ class Registry:
             return []
 
     def _is_default(self, name: str) -> bool:
-        return name not in self.listed and self.classes[name].default
+        return name not in self.listed and self.classes[name].default and self.classes[name].level != JOINT
+
+    def policies(self) -> list[Pass]:
+        """The policies of others that choose where training graphs are cut."""
+        names = [name for name, kind in self.classes.items() if kind.level == JOINT and kind.default]
+        given = [name for name in names if name not in self.plugins]
+        kept = given or names[:1]
+        for name in [name for name in names if name not in kept]:
+            left_out(self.plugins[name].where, f"'{kept[0]}' cuts training graphs already")
+        names = kept
+        return [
+            item for name in names for item in [p for p in self.instances if p.name == name] or self._default_of(name)
+        ]
 
     def upto(self, passes: list[Pass], until: str | None) -> list[Pass]:
         """The head of the list that ends with the pass `until`, or with the pass that gives the level `until`."""
@@ -319,7 +334,7 @@ def _add(kind: type[Pass], classes: dict[str, type[Pass]]) -> None:
         raise PipelineError(
             f"the pass {kind.__qualname__} cannot be called {kind.name!r}: letters, digits, '-', '_' and '.'"
         )
-    if kind.level not in LEVELS or (kind.gives or kind.level) not in LEVELS:
+    if kind.level not in (*LEVELS, JOINT) or (kind.gives or kind.level) not in (*LEVELS, JOINT):
         raise PipelineError(f"pass '{kind.name}': a level is one of {', '.join(LEVELS)}")
     for where, known in (("devices", DEVICES), ("scopes", SCOPES)):
         wrong = [x for x in _tuple_of(kind, where) if x not in known]

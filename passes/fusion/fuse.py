@@ -50,6 +50,17 @@ class Fuse(Pass):
     max_values: int = 48
     numerics: str = "float32"
 
+    def worth(self, plan: Plan, a: Group, b: Group) -> float:
+        """What the merge of two groups gains, in bytes moved: they merge where it is more than 0. `a` is read by `b`, or both read the same memory.
+
+        Whether they can be one kernel is decided before. A policy of others overrides this.
+        """
+        return plan.saved - plan.extra
+
+    def turn(self, access: Access) -> float:
+        """When a read of what another operation computes is looked at: lower numbers first. A policy of others overrides this."""
+        return -bytes_read(access)
+
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         if self.numerics not in ("float32", "eager"):
             raise PassError(f"fuse: numerics is float32 or eager, not {self.numerics}")
@@ -66,7 +77,8 @@ class _Fusion:
         self.graph = Graph(block)
         if read_from_copies(self.graph):
             self.graph = Graph(block)
-        self.groups = Groups(ctx, self.graph, options.max_ops, options.max_values)
+        self.options = options
+        self.groups = Groups(ctx, self.graph, options.max_ops, options.max_values, options.worth)
         effects = (n for n in self.graph.nodes if n.kind == EXTERN and n.op.get("effect"))
         self.groups.link_effects(
             n for n in effects if not is_wait(n.op)
@@ -74,7 +86,7 @@ class _Fusion:
 
     def run(self) -> None:
         self._count("kernels before", "bytes before")
-        edges = [(-_read(x), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer]
+        edges = [(self.options.turn(x), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer]
         # What is put behind rows comes last: the rows are those of what computes them then.
         edges.sort(key=lambda e: (is_border(e[2].reader), *e[:2]))
         pairs = [(cast(Node, x.producer), x.reader) for _, _, x in edges]
@@ -168,7 +180,7 @@ class _Fusion:
         self.ctx.diagnostics.count("fuse", moved, reads + writes)
 
 
-def _read(access: Access) -> int:
+def bytes_read(access: Access) -> int:
     """The bytes that an access reads: all of its base, or only what is gathered, which counts as what is computed with it."""
     whole = size_in_bytes(access.base)
     return min(whole, access.evaluations * prim.tensor(access.base).dtype.compute.bytes) if access.indirect else whole

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeAlias, cast
 
 from xdsl.ir import SSAValue
 
@@ -87,6 +87,9 @@ class Plan:
     saved: float = 0.0
 
 
+Worth: TypeAlias = Callable[[Plan, Group, Group], float]
+
+
 def launch_bytes(group: Group) -> int:
     """What one more kernel costs."""
     return GPU_LAUNCH if group.grid else LAUNCH
@@ -110,8 +113,8 @@ def _only_addresses(group: Group) -> bool:
 class Groups:
     """The partition of a graph's nodes, one group a node at first."""
 
-    def __init__(self, ctx: CompileContext, graph: Graph, max_ops: int, max_values: int) -> None:
-        self.machine = ctx.machine
+    def __init__(self, ctx: CompileContext, graph: Graph, max_ops: int, max_values: int, worth: Worth) -> None:
+        self.machine, self.worth = ctx.machine, worth
         self.graph = graph
         self.axes, self.orders = graph.axes, Orders(graph)
         self.max_ops, self.max_values = max_ops, max_values
@@ -206,7 +209,7 @@ class Groups:
             if self._between(a, b):
                 return Refusal("another kernel has to run between them")
             self._gain(found, a, b, accesses)
-            if found.saved <= found.extra:
+            if self.worth(found, a, b) <= 0:
                 return Refusal(
                     f"recomputation costs {found.extra:.0f} bytes' worth, only {found.saved:.0f} bytes are saved",
                     {"saved": found.saved, "again": found.extra},
@@ -243,6 +246,8 @@ class Groups:
             if self._between(a, b) or self._between(b, a):
                 return Refusal("another kernel has to run between them")
             found.saved = saved + launch_bytes(a)
+            if self.worth(found, a, b) <= 0:
+                return Refusal(f"it is not worth it: {found.saved:.0f} bytes are saved")
         return found
 
     def _gathered(self, a: Group, b: Group, accesses: list[Access]) -> Refusal | None:

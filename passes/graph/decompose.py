@@ -35,7 +35,7 @@ from .aten_rules import (  # noqa: F401  (they register their rules)
     shape,
     windows,
 )
-from .aten_rules.builder import CPU_RULES, RANDOM, RULES, Builder, NotCovered
+from .aten_rules.builder import CPU_RULES, RANDOM, RULES, Builder, NotCovered, Rule
 from .coverage import left_to_library
 
 
@@ -102,11 +102,30 @@ class _Streams:
         return call.results[0]
 
 
+def replace_by(op: AtenOp, builder: Builder, rule: Rule) -> str:
+    """Put what a rule makes in the place of the operation, whatever effects it has; or the reason why it stays."""
+    values, reason = _values_of(op, builder, rule)
+    if reason:
+        _give_up(builder)
+        return reason
+    for i, new in enumerate(values):
+        if new is not None:
+            _keep_strides(op, i, new, builder)
+    replace(op, values, builder.ops)
+    return ""
+
+
+def _give_up(builder: Builder) -> None:
+    """What a rule made before it gave up must not stay a user of its operands."""
+    for made in reversed(builder.ops):
+        made.erase()
+    builder.ops.clear()
+
+
 def _replace(ctx: CompileContext, op: AtenOp, builder: Builder) -> None:
     values, reason = _by_rule(op, builder)
     if reason:
-        for made in reversed(builder.ops):  # what the rule made before it gave up must not stay a user of its operands
-            made.erase()
+        _give_up(builder)
         call = _extern(op)
         builder.ops, values = [call], list(call.results)
         ctx.diagnostics.count("decompose", "library calls")
@@ -130,6 +149,11 @@ def _by_rule(op: AtenOp, builder: Builder) -> tuple[list[SSAValue | None], str]:
         return [], "no rule decomposes it"
     if kept := left_to_library(builder):
         return [], f"its rule does not cover {kept}"
+    return _values_of(op, builder, rule)
+
+
+def _values_of(op: AtenOp, builder: Builder, rule: Rule) -> tuple[list[SSAValue | None], str]:
+    """What a rule gives for the results, or the reason why it cannot be taken."""
     try:
         result = rule(builder)
     except NotCovered as why:

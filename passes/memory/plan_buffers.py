@@ -41,6 +41,13 @@ class PlanBuffers(Pass):
     in_place: bool = True
     reuse: bool = True
 
+    def pack(self, places: list[Place]) -> int:
+        """Give places of known sizes their offsets in the arena; the arena's bytes. A planner of others overrides this.
+
+        Two places whose times overlap must not overlap in memory, and offsets are multiples of 64: both are checked.
+        """
+        return pack_largest_first(places, self.reuse)
+
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
         functions = [op for op in module.body.block.ops if isinstance(op, prim.Func)]
@@ -60,7 +67,7 @@ class PlanBuffers(Pass):
 
 
 @dataclass
-class _Place:
+class Place:
     """One value's memory: bytes, and the steps between which it is in use."""
 
     size: Dim
@@ -76,7 +83,7 @@ class _Planner:
     ctx: CompileContext
     func: prim.Func
     launches: Launches
-    places: dict[SSAValue, _Place] = field(default_factory=dict)  # arena values
+    places: dict[SSAValue, Place] = field(default_factory=dict)  # arena values
     outputs: dict[SSAValue, RefType] = field(default_factory=dict)  # values that the user receives
     on_device: set[SSAValue] = field(default_factory=set)  # values with memory of their own: all on a GPU, few on a CPU
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
@@ -114,7 +121,7 @@ class _Planner:
                         self.on_device.add(result)
                     elif result not in self.outputs:
                         last = self.last_use.get(result, number)
-                        self.places[result] = _Place(_bytes(result), number, last)
+                        self.places[result] = Place(_bytes(result), number, last)
                 if self.options.in_place and isinstance(op, loop.Launch):
                     self._in_place(number, op)
                     self._take_over(number, op)
@@ -244,7 +251,9 @@ class _Planner:
                 self.places[owner].last = max(self.places[owner].last, place.last)
         own = [(v, p) for v, p in self.places.items() if owners[v] is v]
         if all(isinstance(p.size, int) for _, p in own):
-            self.arena_bytes = _pack_static([p for _, p in own], self.options.reuse)
+            self.arena_bytes = self.options.pack([p for _, p in own])
+            if type(self.options).pack is not PlanBuffers.pack:  # ours is right
+                check_packed([p for _, p in own], self.arena_bytes)
         else:
             self.arena_bytes = _pack_symbolic([p for _, p in own], self.options.reuse)
         for value, owner in owners.items():
@@ -276,7 +285,7 @@ class _Planner:
         for place in large.values():
             _add(after, place.first, place.last, int(place.size))
         rest = [replace(p) for v, p in self.places.items() if v not in large and p.merged is None]
-        if before - _pack_static(rest, self.options.reuse) - max(after) < max(WORTH_LENDING, LENT_PART * before):
+        if before - pack_largest_first(rest, self.options.reuse) - max(after) < max(WORTH_LENDING, LENT_PART * before):
             return
         self.places = {v: p for v, p in self.places.items() if v not in large}
         self.on_device.update(large)
@@ -528,9 +537,9 @@ def _is_product(op: object) -> bool:
     return isinstance(op, kernel.Extern) and op["target"] in _PRODUCTS
 
 
-def _pack_static(places: list[_Place], reuse: bool) -> int:
+def pack_largest_first(places: list[Place], reuse: bool) -> int:
     """Greedy by size: each place at the lowest offset that no place alive at the same time covers."""
-    done: list[_Place] = []
+    done: list[Place] = []
     total = 0
     for place in sorted(places, key=lambda p: (-int(p.size), p.first)):
         offset = 0
@@ -548,7 +557,25 @@ def _pack_static(places: list[_Place], reuse: bool) -> int:
     return total
 
 
-def _pack_symbolic(places: list[_Place], reuse: bool) -> Dim:
+def check_packed(places: list[Place], total: int) -> None:
+    """Check offsets in an arena.
+
+    Raises:
+        PassError: two places share memory while both are in use, or one lies outside of the arena or in no place where buffers begin.
+    """
+    live: list[Place] = []
+    for place in sorted((p for p in places if p.size), key=lambda p: p.first):
+        start, end = int(place.offset), int(place.offset) + int(place.size)
+        if start < 0 or start % ALIGNMENT or end > total:
+            raise PassError(f"memory from {start} to {end} is no place in an arena of {total} bytes")
+        live = [p for p in live if p.last >= place.first]
+        for other in live:
+            if start < int(other.offset) + int(other.size) and int(other.offset) < end:
+                raise PassError(f"two values have the memory at {max(start, int(other.offset))} at once")
+        live.append(place)
+
+
+def _pack_symbolic(places: list[Place], reuse: bool) -> Dim:
     """With sizes that are expressions, a place takes over a slot of the same size, or opens a new one at the end."""
     slots: list[tuple[Dim, Dim, int]] = []  # size, offset, free after this step
     total: Dim = 0

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
-from ...ir.scalars import REDUCES
+from ...ir.scalars import REDUCES, follow
 from ...ir.symbols import free_symbols
 from ...ir.syntax import Op
 from ...ir.types import RefType
@@ -241,6 +241,7 @@ Writer.table = {
     "scalar.cast": _cast,
     **{f"scalar.{name}": _scalar for name in loop.SCALAR_OPS},
 }
+follow(lambda row: Writer.table.update({f"scalar.{row.name}": _scalar}))  # type: ignore[attr-defined]
 
 
 def uses(kernel: loop.Kernel) -> set[str]:

@@ -17,6 +17,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.dtypes import BOOL, F32
+from ...ir.scalars import follow
 from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, span
 from ...ir.syntax import Op
 from ...ir.types import RefType
@@ -414,3 +415,4 @@ Writer.table = {
     "scalar.cast": _cast,
     **{f"scalar.{name}": _scalar for name in loop.SCALAR_OPS},
 }
+follow(lambda row: Writer.table.update({f"scalar.{row.name}": _scalar}))  # type: ignore[attr-defined]

@@ -91,6 +91,7 @@ def kind(name: str, apply: Callable[..., None] | None = None, **attributes: Any)
 @pytest.fixture(autouse=True)
 def as_users_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
+    intarsia.reset()
     plugins.forget_warnings()
 
 
