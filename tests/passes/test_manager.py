@@ -441,7 +441,11 @@ def test_fingerprint_follows_options_and_the_source_of_custom_passes(tmp_path: P
         ("%0 = prim.exp(%x) : !T\n prim.return(%0)", {"prim"}),
         ("%0 = kernel.fused(%x) ({\n^bb0(%a: !T):\n kernel.yield(%a)\n}) : !T\n prim.return(%0)", {"kernel"}),
         ("%0 = loop.launch @k(%x) : !T\n prim.return(%0)", {"loop"}),
-        ('%0 = aten.a.b(%x) {operands = ["self"]} : !T\n %1 = prim.exp(%0) : !T\n prim.return(%1)', set()),
+        ('%0 = aten.a.b(%x) {operands = ["self"]} : !T\n %1 = prim.exp(%0) : !T\n prim.return(%1)', {"aten"}),
+        (
+            '%0 = aten.a.b(%x) {operands = ["self"]} : !T\n %1 = loop.launch @k(%0) : !T\n prim.return(%1)',
+            set(),
+        ),
     ],
 )
 def test_levels_of_a_module(body: str, levels: set[str]) -> None:

@@ -1,0 +1,208 @@
+"""Three published ideas as passes of others, and what they do to three models: `python benchmarks/ideas.py` prints a table.
+
+Written against docs/extend.md alone. The models are small, so that the effect of each idea is seen beside products that all have.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import intarsia
+from intarsia.extend import BF16, F32, Access, Fuse, Group, Pass, Plan, kernel, prim, tensor_type
+
+
+@dataclass(frozen=True)
+class GreedyByProducer(Fuse):
+    """Fuse each operation with what it reads, in the program's order, wherever one kernel can hold both; bytes do not count."""
+
+    name = "greedy-by-producer"
+    replaces = "fuse"
+
+    def worth(self, plan: Plan, a: Group, b: Group) -> float:
+        return 1.0
+
+    def turn(self, access: Access) -> float:
+        return access.reader.index
+
+
+@dataclass(frozen=True)
+class BatchProducts(Pass):
+    """Equal small products of matrices that do not wait for each other become one batched product (as in DyNet, Neubig et al., 2017)."""
+
+    name = "batch-products"
+    level = "prim"
+    after = ("dce",)
+    before = ("own-kernels?", "hoist?", "fuse")
+    largest: int = 1 << 22  # operations of one product; larger ones fill the machine alone
+    fewest: int = 4
+
+    def apply(self, ctx, module) -> None:
+        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
+            place = {op: n for n, op in enumerate(func.block_body.ops)}
+            groups: dict[Any, list] = {}
+            for op in place:
+                if op.name == "kernel.extern" and op["target"] == "aten.mm.default":
+                    a, b = (v.type for v in op.operands)
+                    if (
+                        all(isinstance(n, int) for n in (*a.shape, *b.shape))
+                        and 2 * a.numel * b.shape[1] <= self.largest
+                    ):
+                        groups.setdefault((a, b, op.results[0].type), []).append(op)
+            for found in groups.values():
+                while found:  # what those of a batch read is known where the first of them stands
+                    first = place[found[0]]
+                    ready = [op for op in found if all(place.get(v.owner, -1) < first for v in op.operands)]
+                    found = [op for op in found if op not in ready]
+                    self._batch(ctx, ready)
+
+    def _batch(self, ctx, ops) -> None:
+        if len(ops) < self.fewest:
+            return
+        made, block = [], ops[0].parent
+
+        def add(op):
+            op.location = ops[0].location
+            made.append(op)
+            return op.results[0]
+
+        def stacked(values):
+            t = values[0].type
+            rows = [add(prim.reshape(v, (1, *t.shape))) for v in values]
+            return add(prim.Concat.make(rows, [t.with_(shape=(len(values), *t.shape))], {"dim": 0}))
+
+        t, n = ops[0].results[0].type, len(ops)
+        factors = [stacked([op.operands[k] for op in ops]) for k in (0, 1)]
+        attrs = {"target": "aten.bmm.default", "operands": ("self", "mat2")}
+        whole = add(kernel.Extern.make(factors, [t.with_(shape=(n, *t.shape))], attrs))
+        for k, op in enumerate(ops):
+            starts = {"starts": (k, 0, 0), "steps": (1, 1, 1)}
+            part = add(prim.Slice.make([whole], [t.with_(shape=(1, *t.shape))], starts))
+            op.results[0].replace_all_uses_with(add(prim.reshape(part, t.shape)))
+        block.insert_ops_before(made, ops[0])
+        for op in ops:
+            block.erase_op(op)
+        ctx.diagnostics.count(self.name, "products batched", n)
+
+
+PRODUCTS = ("aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.linear.default")
+
+
+@dataclass(frozen=True)
+class MixedPrecision(Pass):
+    """Products of matrices in bfloat16, all else in float32 (Micikevicius et al., 2018), as a rewrite of the IR."""
+
+    name = "mixed-precision"
+    level = "prim"
+    after = ("dce", "batch-products?")
+    before = ("own-kernels?", "hoist?", "fuse")
+
+    def apply(self, ctx, module) -> None:
+        for op in [op for op in module.walk() if op.name == "kernel.extern" and op["target"] in PRODUCTS]:
+            if any(v.type.dtype != F32 for v in (*op.operands, *op.results)):
+                continue
+            halves = [prim.cast(v, BF16) for v in op.operands]
+            t = op.results[0].type
+            attrs = {k: v for k, v in op.literals.items() if k != "operand_strides"}
+            call = kernel.Extern.make(
+                [h.results[0] for h in halves], [tensor_type(t.shape, BF16, t.device)], attrs, loc=op.location
+            )
+            back = prim.cast(call.results[0], F32)
+            for new in (*halves, call, back):
+                new.location = op.location
+            op.parent.insert_ops_before([*halves, call, back], op)
+            op.results[0].replace_all_uses_with(back.results[0])
+            op.parent.erase_op(op)
+            ctx.diagnostics.count(self.name, "products in bfloat16")
+
+
+class Experts(nn.Module):
+    """Sixteen small experts on parts of the batch, and a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.ParameterList(nn.Parameter(torch.randn(64, 64) / 8) for _ in range(16))
+        self.second = nn.ParameterList(nn.Parameter(torch.randn(64, 64) / 8) for _ in range(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.chunk(16)
+        hidden = [torch.nn.functional.gelu(p @ w) for p, w in zip(parts, self.first, strict=True)]
+        return torch.cat([h @ w for h, w in zip(hidden, self.second, strict=True)]).softmax(-1)
+
+
+class Block(nn.Module):
+    """A transformer's layer, heads written out."""
+
+    def __init__(self, width: int = 256, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.norms = heads, nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, c = x.shape
+        q, k, v = self.qkv(self.norms[0](x)).view(b, n, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-1, -2) / (c // self.heads) ** 0.5).tanh().softmax(-1)
+        x = x + self.out((scores @ v).transpose(1, 2).reshape(b, n, c))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norms[1](x))))
+
+
+def mlp(layers: int = 6, width: int = 512) -> nn.Module:
+    return nn.Sequential(*(m for _ in range(layers) for m in (nn.Linear(width, width), nn.LayerNorm(width), nn.SiLU())))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "experts": (Experts, (16 * 32, 64)),
+    "transformer": (lambda: nn.Sequential(*(Block() for _ in range(4))), (4, 64, 256)),
+    "mlp": (mlp, (256, 512)),
+}
+IDEAS: dict[str, list[Pass]] = {
+    "as it is": [],
+    "greedy fusion": [GreedyByProducer()],
+    "batched products": [BatchProducts()],
+    "mixed precision": [MixedPrecision()],
+}
+
+
+def milliseconds(calls: list[Callable[[], Any]], rounds: int) -> list[float]:
+    """The least processor time of each call, taken in turn, on one thread: what else the machine does counts little."""
+    best = [float("inf")] * len(calls)
+    for _ in range(rounds):
+        for k, call in enumerate(calls):
+            start = time.thread_time()
+            call()
+            best[k] = min(best[k], 1000 * (time.thread_time() - start))
+    return best
+
+
+def main(rounds: int = 200) -> None:
+    torch.set_num_threads(1)
+    print(f"{'model':12} {'pass':17} {'kernels':>7} {'calls':>5} {'ms':>8} {'beside':>6} {'error':>8}")
+    for name, (make, shape) in MODELS.items():
+        torch.manual_seed(0)
+        model, x, calls, rows = make().eval(), torch.randn(shape), [], []
+        with torch.no_grad():
+            expected = model(x)
+            for idea, passes in IDEAS.items():
+                intarsia.reset()
+                compiled = intarsia.compile(model, passes=passes, options={"on_error": "raise"})
+                error = ((compiled(x) - expected).abs().max() / expected.abs().max()).item()
+                counted = intarsia.counters()
+                rows.append((idea, counted["kernels"], counted["externs"], error))
+                calls.append(partial(compiled, x))
+            for call in calls:  # warm
+                call()
+            taken = milliseconds(calls, rounds)
+        for (idea, kernels, externs, error), ms in zip(rows, taken, strict=True):
+            print(f"{name:12} {idea:17} {kernels:7} {externs:5} {ms:8.3f} {ms / taken[0]:6.2f} {error:8.1e}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
