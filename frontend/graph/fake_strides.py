@@ -256,6 +256,15 @@ def _like_of(place: int) -> Callable[..., Tensor]:
     return lambda mode, func, args, kwargs, result: _like(mode, func, args[place:], {}, result)
 
 
+def _with_logits(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    """Computed in place in one minus the targets."""
+    if _sizes(args[1]) != _sizes(result):
+        return result
+    if 0 in _sizes(result):
+        return _like(mode, func, args[1:], {}, result)
+    return _pointwise(mode, aten.rsub.Scalar, (args[1], 1), {}, result)
+
+
 def _read_by_index(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
     """Read by one index: an iterator over it and the tensor, of which the dimension that is indexed has no stride."""
     given, shape = [(k, i) for k, i in enumerate(args[1]) if i is not None], _sizes(result)
@@ -397,9 +406,15 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
         ),
         _contiguous,
     ),
+    aten.clone.default: None,  # fakes say what eager does
     **dict.fromkeys(
-        (aten.clone.default, aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-    ),  # fakes say what eager does
+        (
+            *(aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.tril.default, aten.triu.default),
+            *(aten.prod.dim_int, aten._log_softmax.default, aten._transformer_encoder_layer_fwd.default),
+        ),
+        _on_cpu(_contiguous),
+    ),
+    aten.binary_cross_entropy_with_logits.default: _on_cpu(_with_logits),
     **{
         getattr(aten, name).default: _on_cpu(_batch_norm)
         for name in (*_NORMS, "_native_batch_norm_legit_functional", "_batch_norm_with_update")

@@ -337,11 +337,12 @@ class _Writer:
             return
         name = self.fresh("v")
         self.names[result] = name
-        arena = isinstance(base.owner, buffer.Alloc) and base.owner["pool"] == "arena"
         source = self.tensor(base)
         text = view_text(use(source), ref.shape, ref.strides, op["offset"])
-        if arena:
-            self.line(name, text, (*ref.shape, *ref.strides, op["offset"], self._arena_size()))
+        if isinstance(base.owner, buffer.Alloc) and base.owner["pool"] == "arena":
+            assert isinstance(base.type, RefType)  # its tensor may depend on sizes where a view of no elements does not
+            dims = (*base.type.shape, *base.type.strides, base.owner["offset"])
+            self.line(name, text, (*dims, *ref.shape, *ref.strides, op["offset"], self._arena_size()))
         else:
             self.add(f"{use(name)} = {text}", name)
         self._is_view(name, source)
