@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_dict
-from ..classes import code_text, making
+from ..classes import code_text, making, weak
 from ..classes import library as class_library
 from ..distributed import collectives, wrappers
 from ..entry import messages, warned
@@ -22,7 +22,7 @@ from ..gradients import checkpoint, custom, hooks, saving
 from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.sameness import is_value_type
-from ..guards.source import Attr, Const, Fetch, Item
+from ..guards.source import Attr, Const, Item
 from ..modes import python_random, randomness
 from ..operators import istft
 from ..regions import branches, flex, loops
@@ -419,6 +419,8 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
     if is_torch_context(cls):
         return contexts.make(vm, cls, args, kwargs)
     rules.check_module(cls.__module__)
+    if issubclass(cls, weakref.ref):
+        weak.check_callback(vm, args)
     if cls is weakref.ref and not kwargs and len(args) == 1 and not is_constant(args[0]):
         return vm.create(vm.native(cls, *args))
     meta_call = objects.find_method(type(cls), "__call__")
@@ -551,11 +553,6 @@ def _check_callable(module: nn.Module) -> None:
         raise Unsupported("a TorchScript module is called")
 
 
-def _weak(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    value, source = reference(), vm.user.source_of(reference)
-    return value if source is None else vm.user.wrap(value, Fetch(operator.call, source))
-
-
 def _helper(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return vm.native(function, *map(vm.materialize, args), **kwargs)
 
@@ -574,7 +571,7 @@ _BY_KIND: dict[type, Any] = {
     operator.methodcaller: library.call_methodcaller,
     staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
     InstanceDict: _helper,
-    weakref.ReferenceType: _weak,
+    weakref.ReferenceType: weak.read,
 } | dict.fromkeys(C_DESCRIPTORS, _descriptor)
 
 fill(

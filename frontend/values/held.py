@@ -1,19 +1,28 @@
-"""What objects hold beside their attributes, in memory of C's: items, slots, the place of an iterator."""
+"""What objects hold beside their attributes, in memory of C's: items, slots, the place of an iterator; and whether one is held at all."""
 
 from __future__ import annotations
 
 import array
 import collections
 import functools
+import gc
 import io
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch import Tensor
+
+from ..breaks.breaks import Nowhere
+from ..errors import GraphBreak
+from ..state import Interpreter
 from .kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 
-__all__ = ["held_in_c", "reduced"]
+__all__ = ["check_alive", "held_in_c", "in_eager", "is_dropped", "reduced"]
+
+_MOST = 20_000  # objects that are looked at
+_KEPT = (type, types.ModuleType, types.BuiltinFunctionType)
 
 
 def held_in_c(value: Any) -> list[Any] | None:
@@ -87,3 +96,46 @@ _HELD: dict[type, Callable[[Any], Any]] = {
     types.BuiltinMethodType: lambda v: [v.__self__],
     types.MethodWrapperType: lambda v: [v.__self__],
 }
+
+
+# ---- objects that may be gone: capture keeps what CPython drops with the last reference ----
+
+
+def is_dropped(vm: Interpreter, value: Any) -> bool:
+    """Whether an object may end within the call, which made it."""
+    made = vm.is_created(value) or isinstance(value, Tensor) and vm.user.source_of(value) is None
+    return made and not isinstance(value, _KEPT)
+
+
+def in_eager(reason: str) -> GraphBreak:
+    """The break that lets CPython run the whole call: what the rest of it is given would live as long as that."""
+    error = GraphBreak(reason)
+    error.split = Nowhere()
+    return error
+
+
+def check_alive(vm: Interpreter, value: Any) -> None:
+    """Break where an object is reached by a weak reference and no variable is seen to lead to it."""
+    if value is not None and is_dropped(vm, value) and not any(held is value for held in _reached(vm)):
+        raise in_eager("a weak reference is read to an object that may be gone")
+
+
+def _reached(vm: Interpreter) -> Iterator[Any]:
+    """What the variables and value stacks of frames lead to, without what the caller's objects hold."""
+    waiting = [value for frame in vm.frames for value in (*frame.fast.values(), *frame.stack)]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, _KEPT):
+            continue
+        seen.add(id(value))
+        yield value
+        if vm.is_frontend_class(type(value)) and hasattr(value, "frame"):  # a generator
+            waiting += [*value.frame.fast.values(), *value.frame.stack]
+        elif isinstance(value, types.FunctionType):
+            waiting += [*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        elif type(value) in _HOLDERS or vm.is_created(value):
+            waiting += gc.get_referents(value)
+
+
+_HOLDERS = (list, tuple, dict, set, frozenset, collections.deque, types.CellType, types.MethodType)
