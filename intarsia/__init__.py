@@ -34,6 +34,9 @@ try:
     from .explain.logs import set_logs, set_logs_from_environment
     from .explain.stages import Lowered, lower
     from .export.graph import Exported, ExportError, export
+    from .faults.leave_out import Culprit, bisect
+    from .faults.minify import minify
+    from .faults.verify import Verification, verify
     from .frontend.errors import GraphBreak, Unsupported
     from .frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
     from .graph_compiler import default_backend
@@ -65,6 +68,7 @@ __all__ = [
     "BackendError",
     "Config",
     "ConstraintError",
+    "Culprit",
     "Explanation",
     "ExportError",
     "Exported",
@@ -72,8 +76,10 @@ __all__ = [
     "Lowered",
     "ReportPage",
     "Unsupported",
+    "Verification",
     "allow_in_graph",
     "assume_constant_result",
+    "bisect",
     "compile",
     "compile_in_place",
     "counters",
@@ -91,6 +97,7 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "maybe_mark_dynamic",
+    "minify",
     "register_backend",
     "report",
     "reset",
@@ -98,4 +105,5 @@ __all__ = [
     "set_logs",
     "set_stance",
     "substitute_in_graph",
+    "verify",
 ]

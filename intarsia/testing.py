@@ -110,7 +110,7 @@ def check(
 
         compiled = compile_function(fn, fullgraph=True)
     kwargs = dict(kwargs or {})
-    eager, golden = _copy(fn), _try(_copy, fn, True)
+    eager, golden = copied(fn), _try(copied, fn, True)
     report = Report(calls)
     for number in range(calls):
         ref = _run(eager, args, kwargs, seed, gradients=gradients)
@@ -225,7 +225,7 @@ def _run(
     state: Any = None,
     gradients: bool = False,
 ) -> _Run:
-    args, kwargs = _copy((tuple(args), kwargs), double)
+    args, kwargs = copied((tuple(args), kwargs), double)
     torch.manual_seed(seed)
     before, output, error = _generators(), None, None
     state, found = _state(fn if state is None else state), dict[str, Tensor | None]()
@@ -286,7 +286,7 @@ def _try(function: Callable[..., Any], *args: Any) -> Any:
 def _agrees_with_itself(
     fn: Any, args: Sequence[Any], kwargs: dict[str, Any], seed: int, tol: float | None, gradients: bool
 ) -> None:
-    first, second = (_run(_copy(fn), args, kwargs, seed, gradients=gradients) for _ in range(2))
+    first, second = (_run(copied(fn), args, kwargs, seed, gradients=gradients) for _ in range(2))
     verdict = _compare_runs(first, second, None, tol)
     if not verdict:
         raise Undecided(f"eager does not agree with itself\n{verdict.message}") from second.error
@@ -322,7 +322,7 @@ def _describe_error(error: Exception | None) -> str:
 # ---- copies ---------------------------------------------------------------------------------------------------------
 
 
-def _copy(value: Any, double: bool = False) -> Any:
+def copied(value: Any, double: bool = False) -> Any:
     """A deep copy that keeps strides and which tensors share memory; with `double`, floating-point types become 64 bits wide."""
     memo: dict[int, Any] = {}
     storages: dict[tuple[int, torch.dtype], Tensor] = {}

@@ -6,7 +6,7 @@ errors, and every operation's result is checked against its type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,13 +18,13 @@ from ..symbols import Dim, contiguous_strides, symbol
 from ..types import RefType, TensorType
 from .buffers import BUFFER_RULES
 from .loops import KERNEL_RULES, find_function, main_function
-from .tensors import TENSOR_RULES, InterpreterError, Machine, expect_type, restride, run_block
+from .tensors import TENSOR_RULES, InterpreterError, Machine, Rule, expect_type, restride, run_block
 
 __all__ = ["InterpreterError", "run", "run_user"]
 
 Argument = Tensor | int | None
 
-RULES = {**TENSOR_RULES, **KERNEL_RULES, **BUFFER_RULES}
+RULES: dict[str, Rule] = {**TENSOR_RULES, **KERNEL_RULES, **BUFFER_RULES}
 
 
 def run(module: ModuleOp, args: Sequence[Argument], *, reverse: bool = False) -> list[Tensor]:
@@ -40,9 +40,13 @@ def run(module: ModuleOp, args: Sequence[Argument], *, reverse: bool = False) ->
     return _run(module, args, reverse)[0]
 
 
-def run_user(module: ModuleOp, args: Sequence[Argument]) -> list[Any]:
-    """What the user gets: the entries of `results`, after the `mutations` have been written into the arguments."""
-    returned, machine = _run(module, args)
+def run_user(module: ModuleOp, args: Sequence[Argument], rules: Mapping[str, Rule] = RULES) -> list[Any]:
+    """What the user gets: the entries of `results`, after the `mutations` have been written into the arguments.
+
+    Args:
+        rules: what runs each operation; one that looks on calls that of `RULES`.
+    """
+    returned, machine = _run(module, args, rules=rules)
     func = main_function(module)
     for argument, k in func.get("mutations", ()):
         target = args[argument]
@@ -78,21 +82,23 @@ _RESULTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _run(module: ModuleOp, args: Sequence[Argument], reverse: bool = False) -> tuple[list[Tensor], Machine]:
+def _run(
+    module: ModuleOp, args: Sequence[Argument], reverse: bool = False, rules: Mapping[str, Rule] = RULES
+) -> tuple[list[Tensor], Machine]:
     constants = find_function(module, "constants")
     if constants is not None:
         parameters = [args[i] for i in constants["parameters"]]
         args = [*args, *_run_function(module, constants, parameters, reverse)[0]]
-    return _run_function(module, main_function(module), args, reverse)
+    return _run_function(module, main_function(module), args, reverse, rules)
 
 
 def _run_function(
-    module: ModuleOp, func: prim.Func, args: Sequence[Argument], reverse: bool
+    module: ModuleOp, func: prim.Func, args: Sequence[Argument], reverse: bool, rules: Mapping[str, Rule] = RULES
 ) -> tuple[list[Tensor], Machine]:
     block = func.block_body
     if len(args) != len(block.args):
         raise InterpreterError(f"@{func['sym_name']} takes {len(block.args)} arguments, not {len(args)}")
-    machine = Machine(module, RULES, reverse, function=lambda name: _callable(module, name, reverse))
+    machine = Machine(module, rules, reverse, function=lambda name: _callable(module, name, reverse))
     _bind_symbols(machine, func, args)
     for value, given in zip(block.args, args, strict=True):
         if isinstance(value.type, TensorType | RefType):

@@ -16,7 +16,9 @@ import torch
 ROOT = Path(__file__).parents[2]
 WRONG = "the page shows something else; if the page is wrong: python tests/tutorial/page.py docs/tutorial.md --write"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-SHORT = [ROOT / "docs" / f"{name}.md" for name in ("index", "start", "road", "tune", "graph-breaks", "report")]
+SHORT = [
+    ROOT / "docs" / f"{name}.md" for name in ("index", "start", "road", "tune", "graph-breaks", "report", "faults")
+]
 
 
 def run(*pages, **settings):

@@ -31,6 +31,7 @@ from ...targets.build.toolchain import CompilerError, CompilerNotFound
 from ...targets.triton.worker import TritonError
 from . import show
 from .arguments import completion, parser
+from .bisect import kept_passes
 from .check import Checker, Stages, WrongPass, run_on_target
 from .emit import emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
@@ -300,20 +301,9 @@ class _Command:
 
 
 def _bisected(passes: Sequence[Pass], limit: int) -> list[Pass]:
-    """The first passes up to the limit, and behind it those that move the module to its next level or that one kept requires."""
-    kept: list[Pass] = []
-    said: list[str] = []
-    needed: set[str] = set()
-    for number, item in reversed(list(enumerate(passes, 1))):
-        is_needed = item.gives not in (None, item.level) or item.name in needed
-        runs = number <= limit or is_needed
-        why = " (needed)" if runs and number > limit else ""
-        said.append(f"BISECT: {'running' if runs else 'NOT running'} pass ({number}) {item.name}{why}\n")
-        if runs:
-            kept.append(item)
-            needed |= set(item.requires)
-    print("".join(said[::-1]), file=sys.stderr, end="")
-    return kept[::-1]
+    kept, said = kept_passes(passes, limit)
+    print("".join(said), file=sys.stderr, end="")
+    return kept
 
 
 def _check_roundtrip(module: ModuleOp) -> None:

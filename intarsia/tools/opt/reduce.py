@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
@@ -149,7 +150,15 @@ class Test:
             time.sleep(0.005)
 
 
-def reduced(module: ModuleOp, test: Test, tell: Callable[[str], None] = lambda line: None) -> ModuleOp:
+class Fails(Protocol):
+    """What `reduced` asks of each candidate; `runs` counts."""
+
+    runs: int
+
+    def fails(self, text: str) -> bool: ...
+
+
+def reduced(module: ModuleOp, test: Fails, tell: Callable[[str], None] = lambda line: None) -> ModuleOp:
     """The smallest module that was found. No piece of the same kind can be taken away from it alone.
 
     Raises:
@@ -177,7 +186,7 @@ _FRAMES = {"builtin.module", "prim.func", "prim.return", "kernel.yield", "loop.k
 Shrink = Callable[[ModuleOp, range], int]
 
 
-def _by_halves(module: ModuleOp, shrink: Shrink, test: Test) -> ModuleOp:
+def _by_halves(module: ModuleOp, shrink: Shrink, test: Fails) -> ModuleOp:
     """Try to take away long runs of pieces first, then shorter ones."""
     count = shrink(module.clone(), range(0))
     length = count

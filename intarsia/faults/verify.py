@@ -1,0 +1,243 @@
+"""`intarsia.verify`: where a compiled function leaves the accuracy rule: which graph, pass, operation and kernel is the first.
+
+Eager in the program's types and in float64 is the measure. The interpreter runs the imported module and what passes made of it; the first
+pass behind which it differs is looked for by halves, and so is the first operation that the pass alone gets wrong. Where all of that is
+right, compiled code is compared, then each kernel by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from ..compile import check_function
+from ..config import Config
+from ..explain.history import History
+from ..explain.text import short
+from ..frontend.runtime.callable import compile_callable
+from ..ir.interpreter.loops import main_function
+from ..ir.interpreter.run import RULES, run_user
+from ..ir.symbols import symbol
+from ..ir.syntax import Op, line_of, visible
+from ..ir.text import parse_module, print_module
+from ..passes.core.base import Pass
+from ..passes.core.context import CompileContext, Diagnostics
+from ..passes.core.run import PassFailure
+from ..testing import copied, same
+from ..tools.opt.check import run_on_target
+from ..tools.opt.values import Inputs, agree
+from .graphs import Graph
+from .prefix import body, first_wrong, prefix, wide_values, widened
+from .single import single, written
+
+IMPORT, PASS, CODE = "capture or import", "pass", "generated code"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first thing that is wrong in a graph.
+
+    Attributes:
+        graph: its number, counted from 1; `place` is the user's line that it begins with.
+        stage: "capture or import", "pass" or "generated code".
+        pass_name: the pass behind which the interpreter gives another result.
+        operation: the first operation that the pass, or the code, gets wrong, as text; "" where none alone is.
+        line: the user's line of that operation.
+        kernel: the kernel that gives another result than its loops.
+        message: what differs, and by how much.
+        before: the module's text as the pass received it, or a module with that kernel alone.
+    """
+
+    graph: int
+    place: str
+    stage: str
+    message: str
+    pass_name: str = ""
+    operation: str = ""
+    line: str = ""
+    kernel: str = ""
+    before: str = field(default="", repr=False)
+    item: Pass | None = field(default=None, repr=False)
+    values: Sequence[Any] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.graph}, from {short(self.place)}: wrong behind {self.stage}"]
+        lines[0] += f" '{self.pass_name}'" if self.pass_name else ""
+        lines += [f"  kernel: {self.kernel}"] if self.kernel else []
+        lines += [f"  operation: {self.operation[:200]}"] if self.operation else []
+        lines += [f"  line: {short(self.line)}"] if self.line else []
+        return visible("\n".join([*lines, *(f"  {line.strip()}" for line in self.message.splitlines()[:5])]))
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found; true where nothing is wrong."""
+
+    graphs: int
+    stages: int
+    findings: tuple[Finding, ...]
+
+    def __bool__(self) -> bool:
+        return not self.findings
+
+    def __str__(self) -> str:
+        if not self.findings:
+            return f"right: {self.graphs} graphs, {self.stages} stages and the generated code agree with eager"
+        return "\n".join(map(str, self.findings))
+
+
+def verify(fn: Any, *args: Any, passes: Sequence[Pass] = (), **kwargs: Any) -> Verification:
+    """Look for the first wrong stage of each graph of a function, for these arguments.
+
+    The function is called once, in eager but for its graphs being captured, without gradients: its effects happen.
+
+    Args:
+        passes: passes of others, as for `compile`.
+
+    Raises:
+        TypeError: `fn` is nothing that can be compiled.
+    """
+    check_function(fn, "verify")
+    graphs, findings, stages = [0], list[Finding](), [0]
+
+    def look(graph: Graph, example_inputs: Sequence[Any]) -> None:
+        graphs[0] += 1
+        graph.lower(example_inputs)
+        stages[0] += len(graph.stages)
+        found = examine(graph, graphs[0])
+        if found is not None:
+            findings.append(found)
+
+    each_graph(fn, args, kwargs, passes, look)
+    return Verification(graphs[0], stages[0], tuple(findings))
+
+
+def each_graph(
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    passes: Sequence[Pass],
+    look: Callable[[Graph, Sequence[Any]], None],
+) -> Any:
+    """Call a function; `look` sees each graph with the inputs of its first call. The graphs themselves run in eager."""
+    config = Config.from_environment()
+
+    def backend(gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        seen: list[Graph] = []
+
+        def run(*values: Any) -> Any:
+            if not seen:
+                seen.append(Graph(gm, copied(list(values)), config, passes))
+                look(seen[0], example_inputs)
+            return gm(*values)
+
+        return run
+
+    compiled = compile_callable(fn, backend=backend, observer=History(), on_error="raise")
+    with torch.no_grad():
+        return compiled(*args, **kwargs)
+
+
+def examine(graph: Graph, number: int) -> Finding | None:
+    """The first thing that is wrong in a graph."""
+    stages, place = graph.stages, graph.place
+    verdicts: dict[int, Any] = {}
+
+    def wrong(count: int) -> bool:
+        verdicts[count - 1] = graph.interpreted(stages[count - 1].text)
+        return not verdicts[count - 1]
+
+    first = first_wrong(len(stages), wrong)
+    if first is not None and wrong(1):
+        first = 1
+    if first == 1:
+        return Finding(number, place, IMPORT, verdicts[0].message, before=stages[0].text, values=graph.values)
+    if first is not None:
+        item, before = stages[first - 1].item, stages[first - 2].text
+        assert item is not None
+        at = _first_operation(graph, item, before)
+        said = verdicts[first - 1].message
+        return Finding(number, place, PASS, said, item.name, *_described(at), "", before, item, graph.values)
+    if graph.failure is not None:
+        name = graph.failure.pass_name if isinstance(graph.failure, PassFailure) else ""
+        item = graph.failure.item if isinstance(graph.failure, PassFailure) else None
+        said = f"it raises: {graph.failure}"
+        return Finding(number, place, PASS, said, name, before=stages[-1].text, item=item, values=graph.values)
+    verdict = graph.compiled()
+    if verdict:
+        return None
+    kernel = first_wrong_kernel(parse_module(stages[-1].text), [*graph.values, *graph.constants])
+    if kernel is None:
+        return Finding(number, place, CODE, verdict.message, before=stages[-1].text, values=graph.values)
+    op, module, values = kernel
+    text, line = _described(op)
+    name = str(op.get("kernel") or op.get("target") or op.name)
+    return Finding(number, place, CODE, verdict.message, "", text, line, name, print_module(module), values=values)
+
+
+def _described(op: Op | None) -> tuple[str, str]:
+    return ("", "") if op is None else (str(op).splitlines()[0].partition(" loc(")[0], line_of(op))
+
+
+def _first_operation(graph: Graph, item: Pass, before: str) -> Op | None:
+    """The last operation of the shortest beginning of a module that the pass gets wrong."""
+    module = parse_module(before)
+    values = [*graph.values, *graph.constants]
+
+    def wrong(count: int) -> bool:
+        begun = prefix(module, count)
+        after = begun.clone()
+        try:
+            wanted = run_user(begun, copied(values))
+            item.apply(CompileContext(graph.ctx.machine, Diagnostics()), after)
+        except Exception:  # a pass may not expect half of a program
+            return False
+        try:
+            gold = run_user(widened(begun), wide_values(copied(values)))
+        except Exception:
+            gold = None
+        try:
+            return not same(wanted, run_user(after, copied(values)), gold)
+        except Exception:
+            return True
+
+    ops = body(module)
+    found = first_wrong(len(ops), wrong)
+    return None if found is None else ops[found - 1]
+
+
+def first_wrong_kernel(module: ModuleOp, values: Sequence[Any]) -> tuple[Op, ModuleOp, list[Any]] | None:
+    """The first step whose compiled code gives another result than its loops, that step as a module, and what it was given."""
+    seen: set[str] = set()
+    found: list[tuple[Op, ModuleOp, list[Any]]] = []
+
+    def looking(name: str) -> Callable[..., Any]:
+        def rule(machine: Any, op: Op) -> Any:
+            word = str(op.get("kernel") or op)
+            if found or word in seen or op.parent is not main.block_body:
+                return RULES[name](machine, op)
+            seen.add(word)
+            alone, reads = single(op, module)
+            given = copied([machine.values[v] for v in reads])
+            sizes = {str(row[0]): machine.symbols[symbol(row[0])] for row in main_function(alone).get("symbols", ())}
+            results = RULES[name](machine, op)
+            wanted = [*(machine.values[v].clone() for v in dict.fromkeys(written(op, module))), *results]
+            inputs = Inputs(sizes, (*given, *sizes.values()))
+            try:
+                right = agree(run_on_target(alone, inputs), wanted)
+            except Exception:  # what cannot be compiled by itself is not blamed
+                right = True
+            if not right:
+                found.append((op, alone, [*given, *sizes.values()]))
+            return results
+
+        return rule
+
+    main = main_function(module)
+    steps = ("buffer.launch", "buffer.extern", "buffer.contract", "buffer.copy")
+    run_user(module, copied(list(values)), {**RULES, **{name: looking(name) for name in steps}})
+    return found[0] if found else None
