@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from .explain import logs
 from .report import record
 from .targets.host.packed import packed_bytes
 from .targets.host.pool import kept_bytes
@@ -46,6 +47,7 @@ class Counters:
         with self.lock:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         record.spent(phase, seconds)
+        logs.spent_on(phase, seconds)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -52,7 +52,7 @@ from .passes.core.fingerprint import pass_fingerprint
 from .passes.core.plugins import forget_warnings as forget_left_out
 from .passes.core.run import PassFailure, run_pipeline
 from .passes.core.syntax import pipeline_text
-from .report.record import PassRecord, is_recording
+from .report.record import PassRecord
 from .targets.build.cache import Cache, Entry, NoRoom, cache_key, shared_cache
 from .targets.build.program import Program, UnusableLibrary, build, generate, load
 from .targets.build.toolchain import (
@@ -299,7 +299,7 @@ def compile_module(
     with COUNTERS.phase("key"):
         gpu = gpu_of(module)
         here = machine(toolchain, config, "" if gpu is None else capability(gpu))
-        ctx = CompileContext(here, Diagnostics(want_remarks=bool(config.debug) or is_recording()))
+        ctx = CompileContext(here, Diagnostics(want_remarks=bool(config.debug) or logs.wants_remarks()))
         pipeline = pipeline_of(config, passes, gpu=gpu is not None, scope=scope, without=without)
         cache = open_cache(config)
         choices = Choices(cache.root if config.cache else None) if config.libraries == "measure" else None
@@ -351,6 +351,7 @@ def compile_module(
         made = compile_module(module, toolchain, config, passes, debug, scope, without | theirs)
         _warn_once(blamed)
         return made
+    logs.decided(ctx.diagnostics.remarks)
     with COUNTERS.phase("emit"):
         generated = replace(generated, ir=print_module(module))
         debug.write_sources(generated)

@@ -28,6 +28,7 @@ from ..frontend.errors import SourceLine
 from ..frontend.guards.checks import SizeCheck, labelled
 from ..frontend.guards.guards import Guard, GuardSet
 from ..ir.text import print_module
+from ..passes.core.context import Remark
 from ..report.record import PassRecord, is_recording, own_work, spent
 from ..targets.build.program import Generated
 from ..targets.triton.program import KERNELS
@@ -43,9 +44,12 @@ TOPICS: Mapping[str, str] = types.MappingProxyType(
         "graph": "captured graphs as FX code",
         "ir": "the IR as imported and after each pass that changed it (such graphs are compiled anew, not taken from the cache)",
         "code": "the generated C++ and Triton, and the host program; why a program is not recorded as a CUDA graph",
+        "fusion": "which operations become one kernel, which do not and why, with numbers (such graphs are compiled anew, too)",
+        "timing": "seconds of each phase, as it ends, and of each pass",
+        "cudagraphs": "why a program is not recorded as a CUDA graph",
     }
 )
-VARIABLE = "INTARSIA_LOGS"
+VARIABLE, FILE = "INTARSIA_LOGS", "INTARSIA_LOGS_FILE"
 _OFF = logging.CRITICAL + 10
 _LEVEL = logging.INFO
 
@@ -103,15 +107,17 @@ def _switch(topic: str, on: bool) -> None:
 
 
 class _ToStderr(logging.Handler):
-    """Writes records where the program has set up no logging of its own."""
+    """Writes records to the file that was asked for; else to stderr, where the program has set up no logging of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if logging.getLogger().handlers or logging.getLogger("intarsia").handlers:
-            return
-        topic = record.name.rpartition(".")[2]
+        text, file = f"[{record.name.rpartition('.')[2]}] {record.getMessage()}\n", os.environ.get(FILE)
         try:
-            sys.stderr.write(f"[{topic}] {record.getMessage()}\n")
-        except (ValueError, OSError):  # a closed stream is no reason to stop the program
+            if file:
+                with open(file, "a", encoding="utf-8", errors="backslashreplace") as out:
+                    out.write(text)
+            elif not (logging.getLogger().handlers or logging.getLogger("intarsia").handlers):
+                sys.stderr.write(text)
+        except (ValueError, OSError):  # a closed stream or a full disk is no reason to stop the program
             return
 
 
@@ -194,7 +200,29 @@ def fell_back(name: str, filename: str, lineno: int, text: str, reason: str) -> 
 
 def shows_passes() -> bool:
     """Whether someone wants to see passes at work: then nothing comes out of the cache."""
-    return enabled("ir") or is_recording()
+    return enabled("ir") or wants_remarks()
+
+
+def wants_remarks() -> bool:
+    """Whether someone wants to know what passes decided, and why."""
+    return enabled("fusion") or is_recording()
+
+
+def decided(remarks: Iterable[Remark]) -> None:
+    """What passes have decided about one graph."""
+    if enabled("fusion"):
+        found = [
+            f"{r.kind}: {r.message}{f'    # {r.location}' if r.location else ''}"
+            for r in remarks
+            if r.pass_name == "fuse"
+        ]
+        _tell("fusion", count(len(found), "decision"), found)
+
+
+def spent_on(phase: str, seconds: float) -> None:
+    """A phase has ended, or a pass."""
+    if enabled("timing"):
+        _tell("timing", f"{phase}: {seconds:.4f} s")
 
 
 class PassLog:
@@ -208,6 +236,8 @@ class PassLog:
 
     def on_pass(self, name: str, module: ModuleOp, seconds: float, phase: str) -> None:
         """After each pass; see `passes.core.run.run_pipeline`."""
+        if phase == "after":
+            spent_on(f"pass {name}", seconds)
         if phase != "after" or not (self.record is not None or enabled("ir")):
             return
         spent(name, seconds, "pass")
@@ -232,8 +262,9 @@ def generated(program: Generated) -> None:
         for unit in program.units:
             _tell("code", f"{unit.name}.cpp", [unit.text])
         _tell("code", "the host program", [program.host.text])
-        if program.host.gpu is not None and program.host.not_recorded:
-            _tell("code", f"not recorded as a CUDA graph: {program.host.not_recorded}")
+    if program.host.gpu is not None and program.host.not_recorded:
+        for topic in ("code", "cudagraphs"):
+            _tell(topic, f"not recorded as a CUDA graph: {program.host.not_recorded}")
 
 
 # ---- words ----

@@ -180,3 +180,18 @@ def test_environment(tmp_path):
     assert "INTARSIA_LOGS: unknown log topic 'recompile'; did you mean 'recompiles'?" in done.stderr
     said_first, said_last = done.stdout.split("hello\n", 1)
     assert said_first == "" and said_last.count("intarsia.breaks| ") == 1 and said_last.count("hello\n") == 1
+
+
+def test_fusion_timing_and_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("INTARSIA_LOGS_FILE", str(tmp_path / "log"))
+    intarsia.reset()
+    intarsia.set_logs("fusion", "timing")
+    try:
+        with torch.no_grad():
+            intarsia.compile(lambda x: torch.softmax(torch.softmax(x, -1), 0))(torch.randn(32, 32))
+    finally:
+        intarsia.set_logs()
+    text = (tmp_path / "log").read_text()
+    assert "[timing] capture: " in text and "[timing] pass fuse: " in text and "[timing] passes: " in text
+    assert "fused: " in text and "refused: " in text and "bytes" in text and "test_logs.py:" in text
+    assert not capsys.readouterr().err
