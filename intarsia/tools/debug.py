@@ -13,9 +13,11 @@ from xdsl.dialects.builtin import ModuleOp
 from ..config import Config
 from ..ir.text import print_module
 from ..targets.build.program import Generated
+from ..targets.build.toolchain import HEADER_DIR
 from ..targets.triton.program import KERNELS
 
 log = logging.getLogger("intarsia")
+_IMPORTS = "import torch\nfrom torch import device, inf, nan  # noqa: F401\n\n"
 _numbers = itertools.count()
 _warned: set[str] = set()
 
@@ -70,9 +72,9 @@ class DebugFolder:
                 _tell(self.path.parent, error)
 
     def write_graph(self, name: str, gm: fx.GraphModule) -> None:
-        """An FX graph as Python code."""
+        """An FX graph as Python code, which can be imported."""
         if self.path is not None:
-            self.write(f"fx-{name}.py", gm.print_readable(print_output=False))
+            self.write(f"fx-{name}.py", _IMPORTS + gm.print_readable(print_output=False))
 
     def on_pass(self, name: str, module: ModuleOp, seconds: float, phase: str) -> None:
         """The IR after each pass: `3-cse.ir`."""
@@ -86,4 +88,6 @@ class DebugFolder:
             self.write(KERNELS, generated.gpu.text)
         for unit in generated.units:
             self.write(f"{unit.name}.cpp", unit.text)
+        for header in sorted(HEADER_DIR.glob("*.h")) if generated.units else ():  # so that they compile by themselves
+            self.write(header.name, header.read_text(encoding="utf-8"))
         self.write("host.py", generated.host.text)
