@@ -22,7 +22,7 @@ from .chrome import write_trace
 from .gather import FORMAT, break_facts, event_facts, fallback_facts, graph_facts, made, recompile_facts
 from .page import write
 from .places import Places
-from .record import BREAK, GRAPH, RECOMPILE, Recording, own_work, record_process, stop
+from .record import BREAK, GRAPH, RECOMPILE, Recording, own_work, record_process
 from .texts import Texts
 
 VARIABLE = "INTARSIA_TRACE"
@@ -128,10 +128,6 @@ class ProgramTrace:
             return
         if page is not None:
             print(f"intarsia: what was compiled stands in {page}", file=sys.stderr)
-
-    def stop(self) -> None:
-        """Record no more."""
-        stop(self.recording)
 
 
 def trace_from_environment() -> ProgramTrace | None:

@@ -99,11 +99,6 @@ def record_process(told: Callable[[str, Any], None]) -> Recording:
     return made
 
 
-def stop(made: Recording) -> None:
-    """A recording of the process is over."""
-    _IN_PROCESS.remove(made)
-
-
 GRAPH, BREAK, RECOMPILE, FALLBACK = "graph", "graph break", "recompile", "eager"
 
 
