@@ -131,7 +131,7 @@ def test_unknown_mode_and_option():
         ({"dynamic": "yes"}, "dynamic takes None, True or False"),
         ({"fullgraph": "no"}, "fullgraph takes True or False"),
         ({"options": ["threads"]}, "options takes a dict of settings, not list"),
-        ({"passes": [3]}, "derive from Pass, not int"),
+        ({"passes": [3]}, "derive from Pass, or files with such classes, not int"),
         ({"backend": None}, "a name of list_backends\\(\\) or a callable, not NoneType"),
         ({"mode": 3}, "unknown mode 3"),
         ({"options": {3: 3}}, "unknown option '3'"),

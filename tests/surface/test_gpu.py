@@ -381,7 +381,7 @@ def report(fn, *args, recorded=()):
 
 
 def test_facts_of_kernels():
-    (kernel,) = _kernels(report(norm, X))
+    (kernel,) = _kernels(report(norm, X), {})
     assert [line.rpartition(":")[2] for line in kernel.lines] == [str(NORM + 1), str(NORM + 2)]
     facts = kernel.facts
     assert (facts.device, facts.grid) == ("cuda:0", 64) and facts.warps >= 1
