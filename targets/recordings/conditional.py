@@ -249,6 +249,8 @@ class Interruptible:
         self.ended = torch.cuda.Event()
         self.ended.record()  # makes it, which takes longer than to use it
         self.aside = torch.cuda.Stream(nodes.index)
+        # What had the word's memory before may still be read by kernels that wait on the caller's stream.
+        self.aside.wait_stream(torch.cuda.current_stream(nodes.index))
         self._say(0)  # what the driver does once, it could not do while a loop runs
 
     def __call__(self, stream: int) -> None:

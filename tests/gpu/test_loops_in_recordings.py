@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import intarsia
+from intarsia.targets.recordings import conditional
 
 GPU = "cuda:0"
 CALLS = 6  # the first ones run as they are, the next is recorded, the others are played back
@@ -144,3 +145,23 @@ def test_a_loop_that_never_ends_is_interrupted(error: type[BaseException]):
         signal.signal(signal.SIGALRM, before)
     assert time.perf_counter() - start < 5
     torch.testing.assert_close(fast(-given(1, 1.0)), -2 * given(1, 1.0))  # and goes on as before
+
+
+def word() -> conditional.Nodes:
+    nodes = conditional.Nodes(torch.cuda.current_device())
+    nodes.stop = nodes._word
+    return nodes
+
+
+def test_the_word_that_ends_loops_is_written_behind_what_its_memory_was_used_for():
+    given = [torch.full((1,), 7, dtype=torch.int32, device=GPU) for _ in range(64)]
+    # The driver loads a kernel only where nothing runs: those below are used once before.
+    read, players = [given[0] + 1], [conditional.Interruptible(lambda stream: None, word())]
+    torch.cuda.synchronize()
+    torch.cuda._sleep(1_000_000_000)  # kernels behind it wait
+    read = [x + 1 for x in given]
+    del given
+    players += [
+        conditional.Interruptible(lambda stream: None, word()) for _ in range(2 * len(read))
+    ]  # some get that memory
+    assert torch.stack(read).eq(8).all() and not any(int(player.stop) for player in players)
