@@ -1,4 +1,4 @@
-"""Writes what the documentation shows: the outputs of every `$ command` of docs/passes-opt.md, run in examples/, and docs/settings.md."""
+"""Writes what the documentation shows: the outputs of every `$ command` of some pages, run in examples/, and docs/settings.md."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from intarsia.config import _CHOICES, OTHER_VARIABLES, Config
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"
+PAGES = ("passes-opt.md", "newcomer.md")  # their commands are run
 
 
 def output(command: str) -> str:
@@ -83,8 +84,9 @@ def settings() -> str:
 
 
 def main() -> None:
-    page = DOCS / "passes-opt.md"
-    page.write_text(refresh(page.read_text()))
+    for name in PAGES:
+        page = DOCS / name
+        page.write_text(refresh(page.read_text()))
     (DOCS / "settings.md").write_text(settings())
 
 

@@ -67,6 +67,7 @@ class DebugFolder:
         """One file."""
         if self.path is not None:
             try:
+                (self.path / name).parent.mkdir(exist_ok=True)
                 (self.path / name).write_text(text, encoding="utf-8", errors="backslashreplace")
             except OSError as error:  # a full disk
                 _tell(self.path.parent, error)
@@ -86,8 +87,8 @@ class DebugFolder:
         """The Triton module, the C++ and the host program."""
         if generated.gpu is not None:
             self.write(KERNELS, generated.gpu.text)
-        for unit in generated.units:
-            self.write(f"{unit.name}.cpp", unit.text)
-        for header in sorted(HEADER_DIR.glob("*.h")) if generated.units else ():  # so that they compile by themselves
-            self.write(header.name, header.read_text(encoding="utf-8"))
+        for unit in generated.units:  # with their headers, so that they compile by themselves
+            self.write(f"{unit.name}.cpp", unit.text.replace('#include "intarsia_', '#include "include/intarsia_'))
+        for header in sorted(HEADER_DIR.glob("*.h")) if generated.units else ():
+            self.write(f"include/{header.name}", header.read_text(encoding="utf-8"))
         self.write("host.py", generated.host.text)

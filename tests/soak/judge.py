@@ -397,7 +397,7 @@ def _widen(scope: dict[str, Any]) -> None:
         for k, v in scope.items()
         if isinstance(v, torch.Tensor | torch.nn.Module | list | tuple | dict) and not k.startswith("__")
     }
-    scope.update(testing._copy(kept, True))
+    scope.update(testing.copied(kept, True))
 
 
 def _nudge(scope: dict[str, Any], generator: torch.Generator) -> None:
