@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ir.dialects.prim import Func
 from ...ir.syntax import Op, line_of
 from ...passes.core.base import LEVELS, Pass
+from ...passes.core.levels import module_levels
 from ...passes.core.manager import Road
 from ...passes.pipeline import is_for_gpu
 from ...targets.build.program import Generated, generate
@@ -21,8 +22,9 @@ from ...targets.host.library import Library
 from ...targets.triton.program import compile_kernels
 from .check import level_of
 from .errors import CommandError, InputError
+from .linalg import linalg
 
-EMITTED = ("cpp", "triton", "host", "cubin", "dot", "html")
+EMITTED = ("cpp", "triton", "host", "cubin", "dot", "html", "linalg")
 
 
 def emitted(module: ModuleOp, what: str, target: str | None, folder: str | None) -> str:
@@ -34,7 +36,12 @@ def emitted(module: ModuleOp, what: str, target: str | None, folder: str | None)
     """
     if what == "dot":
         return dot(module)
-    if (level := level_of(module)) != "buffer":
+    level = level_of(module)
+    if what == "linalg":
+        if not {"prim", "kernel"} & set(module_levels(module)):
+            raise InputError(f"--emit linalg: the module is at level '{level}'; it has to be at 'prim' or 'kernel'")
+        return linalg(module)
+    if level != "buffer":
         raise InputError(
             f"--emit {what}: the module is at level '{level}'; the pipeline 'default' takes it to 'buffer'"
         )

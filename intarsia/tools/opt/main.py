@@ -294,7 +294,11 @@ class _Command:
             at = min((LEVELS.index(level) for level in levels), default=0)
             default = [p for p in default_pipeline(gpu=gpu) if LEVELS.index(p.level) >= at]
             text = (
-                self.pipeline if self.pipeline is not None else "default" if self.args.emit not in (None, "dot") else ""
+                self.pipeline
+                if self.pipeline is not None
+                else "default"
+                if self.args.emit not in (None, "dot", "linalg")
+                else ""
             )
             passes = self.passes.parse(text, default)
         return passes if self.args.opt_bisect_limit is None else _bisected(passes, self.args.opt_bisect_limit)

@@ -1,0 +1,106 @@
+"""`--emit linalg`: what other tools of MLIR verify, and what is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import intarsia
+from intarsia.ir.text import parse_module
+from intarsia.tools.opt.errors import InputError
+from intarsia.tools.opt.linalg import linalg
+from intarsia.tools.opt.main import main
+
+X = torch.linspace(-3, 3, 256).reshape(8, 32)
+IMAGES = torch.linspace(-1, 1, 2 * 3 * 16).reshape(2, 3, 4, 4)
+PROGRAMS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
+    "softmax": (lambda x: torch.softmax(x, -1), X),
+    "log_softmax": (lambda x: torch.log_softmax(x, -1).mean(), X),
+    "gelu": (F.gelu, X),
+    "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), X),
+    "layer_norm": (lambda x: F.layer_norm(x, (32,)), X),
+    "rms_norm": (lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6), X),
+    "silu": (F.silu, X),
+    "where": (lambda x: torch.where(x > 0, x, x * 0.1), X),
+    "sum": (lambda x: x.sum(), X),
+    "max": (lambda x: x.amax(0), X),
+    "min of integers": (lambda x: x.int().amin(1), X),
+    "transpose": (lambda x: x.t() + 1, X),
+    "reshape": (lambda x: x.reshape(4, 64) * 2, X),
+    "slice": (lambda x: x[2:6, ::2] + 1, X),
+    "flip": (lambda x: x.flip(1) + 1, X),
+    "bfloat16": (lambda x: (x * 2).exp(), X.bfloat16()),
+    "between half types": (lambda x: x.half() + 1, X.bfloat16()),
+    "integers": (lambda x: (x.to(torch.int32) + 1) & 7, X),
+    "iota": (lambda x: x + torch.arange(32), X),
+    "variance": (lambda x: x.var(0), X),
+    "clamp": (lambda x: x.clamp(-1, 1), X),
+    "any": (lambda x: ((x > 0) & ~(x < 1)).any(1), X),
+    "batch statistics": (lambda i: (i - i.mean((0, 2, 3), keepdim=True)) / i.std((0, 2, 3), keepdim=True), IMAGES),
+    "infinities": (lambda x: torch.where(x > 0, x, float("-inf")).isnan(), X.double()),
+}
+CONTRACT = """prim.func @product() ({
+^bb0(%x: !prim.tensor<[8, 32], KIND>, %w: !prim.tensor<[32, 16], KIND>):
+  %r = prim.contract(%x, %w) {maps = [[d0, d2], [d2, d1]], reduced = [32]} : !prim.tensor<[8, 16], f32>
+  prim.return(%r)
+})"""
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, str]:
+    """The text of each program at both levels, and of two products."""
+    found = {f"product of {kind}": linalg(parse_module(CONTRACT.replace("KIND", kind))) for kind in ("f32", "bf16")}
+    with torch.no_grad():
+        for name, (program, x) in PROGRAMS.items():
+            low = intarsia.lower(program, x)
+            for level in ("prim", "kernel"):
+                found[f"{name}, {level}"] = linalg(parse_module(low.ir(level)))
+    return found
+
+
+@pytest.mark.parametrize("tool", ["xdsl-opt", "mlir-opt", "mlir-opt-16"])
+def test_other_tools_verify_it(tool: str, written: dict[str, str]) -> None:
+    path = shutil.which(tool, path=str(Path(sys.executable).parent)) or shutil.which(tool)
+    if path is None:
+        pytest.skip(f"no {tool} here")
+    for name, text in written.items():
+        assert text.count("func.func") >= 1 and text.count("linalg.generic") >= 1, name
+    text = "\n// -----\n".join(written.values())
+    done = subprocess.run([path, "--split-input-file"], input=text, text=True, capture_output=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-1500:]
+    assert done.stdout.count("func.func") == text.count("func.func") >= 50
+
+
+def refused(text: str) -> str:
+    with pytest.raises(InputError) as error:
+        linalg(parse_module(text))
+    return str(error.value)
+
+
+def test_what_is_not_written_is_refused_by_name() -> None:
+    one = "prim.func @main() ({{\n^bb0(%x: !prim.tensor<[{0}], {1}>):\n  %r = {2}\n  prim.return(%r)\n}})"
+    assert "prim.sinh" in refused(one.format(4, "f32", "prim.sinh(%x) : !prim.tensor<[4], f32>"))
+    assert "prim.mod" in refused(one.format(4, "i64", "prim.mod(%x, %x) : !prim.tensor<[4], i64>"))
+    assert "c64" in refused(one.format(4, "c64", "prim.add(%x, %x) : !prim.tensor<[4], c64>"))
+    argmax = "prim.reduce<argmax>(%x) {dims = [0]} : !prim.tensor<[], i64>"
+    assert "prim.reduce" in refused(one.format(4, "f32", argmax))
+    symbolic = one.format("s0", "f32", "prim.exp(%x) : !prim.tensor<[s0], f32>")
+    symbolic = symbolic.replace("@main()", '@main() {symbols = [["s0", 0, 0, 2, none]]}')
+    assert "the size s0 is a symbol" in refused(symbolic)
+
+
+def test_names_of_functions_are_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.ir"
+    file.write_text(CONTRACT.replace("KIND", "f32"))
+    assert main(["--emit", "linalg", str(file)]) == 0
+    assert "func.func @product(" in capsys.readouterr().out
+    assert main(["--emit", "linalg", "-p", "fuse,layout,lower", str(file)]) == 1
+    assert "it has to be at 'prim' or 'kernel'" in capsys.readouterr().err
