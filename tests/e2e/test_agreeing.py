@@ -32,8 +32,9 @@ def runs(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> list[S
 
 def test_one_process_builds_what_both_run(runs: list[Said]) -> None:
     first = [process["built"] for process in runs[0]]
-    assert all(row["cache_misses"] == 2 for row in first), first  # one size, then sizes that change
-    assert sum(row["compiler_calls"] for row in first) == 2
+    assert sum(row["compiler_calls"] for row in first) == 2, first  # one size, then sizes that change
+    # A process that comes late finds what the other has built, and misses nothing.
+    assert all(row["compiler_calls"] <= row["cache_misses"] <= 2 for row in first), first
 
 
 def test_processes_that_start_again_find_everything(runs: list[Said]) -> None:
