@@ -126,6 +126,17 @@ def check(function: Any, *args: Any, calls: int = 2, **options: Any) -> Log:
     return log
 
 
+def said(*calls: Callable[[], Any]) -> list[Any]:
+    """What each call gives, or raises."""
+    found: list[Any] = []
+    for call in calls:
+        try:
+            found.append(call())
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
 def leaves(value: Any) -> list[Tensor]:
     """The tensors in a nested value."""
     if hasattr(value, "to_tuple"):

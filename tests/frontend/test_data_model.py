@@ -15,21 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-from harness import check, compiled
+from harness import check, compiled, said
 from torch import Tensor
 
 X = torch.arange(4.0)
-
-
-def said(*calls: Callable[[], Any]) -> list[Any]:
-    """What each call gives, or raises."""
-    found: list[Any] = []
-    for call in calls:
-        try:
-            found.append(call())
-        except Exception as error:
-            found.append(f"{type(error).__name__}: {error}")
-    return found
 
 
 def unusual_methods(x: Tensor) -> Any:

@@ -13,21 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from harness import check, compiled
+from harness import check, compiled, said
 from torch import Tensor
 
 X = torch.ones(2)
-
-
-def said(*calls: Callable[[], Any]) -> list[Any]:
-    """What each call gives, or raises."""
-    found: list[Any] = []
-    for call in calls:
-        try:
-            found.append(call())
-        except Exception as error:
-            found.append(f"{type(error).__name__}: {error}")
-    return found
 
 
 def supers(x: Tensor) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -84,8 +84,8 @@ class _Function:
         results = ""
         for op in block.ops:
             if not op.results:
-                results = _list(map(_type, op.operands))
-                lines.append(f"return {_list(self.names[v] for v in op.operands)} : {results}")
+                results = ", ".join(map(_type, op.operands))
+                lines.append(f"return {', '.join(self.names[v] for v in op.operands)} : {results}")
             else:
                 assert isinstance(op, Op)
                 lines += self._statement(op)
@@ -102,42 +102,35 @@ class _Function:
         """The lines of an operation: full, iota, casts, elementwise ones with a word in the tables above, broadcast, permute, slice, flip,
         reshape, reductions but argmax and argmin, and contractions without padding."""
         result = op.results[0]
-        shape, element = _shape(result), _element(result)
-        own = [f"d{k}" for k in range(len(shape))]
+        element, own = _element(result), _places(result)
         if isinstance(op, prim.Full):
-            return self._generic(op, [], [], own, ["parallel"] * len(own), self._number(op["value"], element))
+            return self._parallel(op, self._number(op["value"], element))
         if isinstance(op, prim.Iota):
-            return self._computed(op, self._iota(op, element))
+            return self._parallel(op, self._iota(op, element))
         if isinstance(op, prim.Cast):
-            return self._each(op, self._cast(_element(op.operands[0]), element))
+            return self._parallel(op, self._cast(_element(op.operands[0]), element), [own])
         if isinstance(op, prim.Elementwise):
-            return self._each(op, self._scalar(op))
+            return self._parallel(op, self._scalar(op), [own] * len(op.operands))
         if isinstance(op, prim.Broadcast):
-            read = [
-                str(own[d]) if size == shape[d] else "0"
-                for d, size in zip(op["dims"], _shape(op.operands[0]), strict=True)
-            ]  # type: ignore[index, arg-type]
-            return self._generic(op, [op.operands[0]], [read], own, ["parallel"] * len(own), "linalg.yield %a0")
+            dims: Any = op["dims"]
+            sizes, shape = _shape(op.operands[0]), _shape(result)
+            read = [own[d] if size == shape[d] else "0" for d, size in zip(dims, sizes, strict=True)]
+            return self._parallel(op, "linalg.yield %a0", [read])
         if isinstance(op, prim.Permute):
             perm: Any = op["perm"]
-            read = [own[perm.index(d)] for d in range(len(perm))]
-            return self._generic(op, [op.operands[0]], [read], own, ["parallel"] * len(own), "linalg.yield %a0")
+            return self._parallel(op, "linalg.yield %a0", [[own[perm.index(d)] for d in range(len(perm))]])
         if isinstance(op, prim.Slice | prim.Flip | prim.Reshape):
-            return self._computed(op, self._taken(op))
+            return self._parallel(op, self._taken(op))
         if isinstance(op, prim.Reduce) and op["kind"] in REDUCES and REDUCES[str(op["kind"])].combine:
             return self._reduce(op)
         if isinstance(op, prim.Contract) and not op.get("padded", False):
             return self._contract(op)
         raise InputError(f"--emit linalg: {op.name} is not written")
 
-    def _each(self, op: Op, body: str) -> list[str]:
-        own = [f"d{k}" for k in range(len(_shape(op.results[0])))]
-        return self._generic(op, list(op.operands), [own] * len(op.operands), own, ["parallel"] * len(own), body)
-
-    def _computed(self, op: Op, body: str) -> list[str]:
-        """An element is computed from its place alone: nothing is read by a map."""
-        own = [f"d{k}" for k in range(len(_shape(op.results[0])))]
-        return self._generic(op, [], [], own, ["parallel"] * len(own), body)
+    def _parallel(self, op: Op, body: str, reads: Sequence[Sequence[str]] = ()) -> list[str]:
+        """linalg.generic over the places of the result; without `reads` an element is computed from its place alone."""
+        own = _places(op.results[0])
+        return self._generic(op, op.operands if reads else (), reads, own, ["parallel"] * len(own), body)
 
     def _generic(
         self,
@@ -162,7 +155,11 @@ class _Function:
             empty = filled
         space = ", ".join(f"d{k}" for k in range(len(kinds)))
         maps = [f"affine_map<({space}) -> ({', '.join(read)})>" for read in (*reads, writes)]
-        ins = f" ins({_list(self.names[v] for v in operands)} : {_list(map(_type, operands))})" if operands else ""
+        ins = (
+            f" ins({', '.join(self.names[v] for v in operands)} : {', '.join(map(_type, operands))})"
+            if operands
+            else ""
+        )
         words = ", ".join(f'"{kind}"' for kind in kinds)
         elements = [f"%a{k}: {_element(v)}" for k, v in enumerate(operands)] + [f"%acc: {_element(result)}"]
         self.names[result] = made
@@ -313,8 +310,7 @@ class _Function:
             "linalg.yield %r",
         ]
         kinds = ["parallel"] * rank + ["reduction"] * (count - rank)
-        own = [f"d{k}" for k in range(rank)]
-        return self._generic(op, list(op.operands), reads, own, kinds, "\n".join(body), 0)
+        return self._generic(op, op.operands, reads, _places(op.results[0]), kinds, "\n".join(body), 0)
 
 
 def _affine(expr: Any) -> str:
@@ -340,6 +336,11 @@ def _size(value: Any) -> int:
 
 def _shape(value: SSAValue) -> tuple[int, ...]:
     return tuple(_size(n) for n in tensor(value).shape)
+
+
+def _places(value: SSAValue) -> list[str]:
+    """The dimensions of the value as names of an affine map."""
+    return [f"d{k}" for k in range(len(_shape(value)))]
 
 
 def _element(value: SSAValue) -> str:
@@ -393,10 +394,6 @@ def _literal(value: Any, element: str) -> str:
         return f"{number:.17e}" if element == "f64" else f"{number:.9e}"
     high, low, nan, zeros = _INFINITE[element]
     return "0x" + (nan if math.isnan(number) else high if number > 0 else low) + "0" * zeros
-
-
-def _list(parts: Iterator[str] | Any) -> str:
-    return ", ".join(parts)
 
 
 def _typed_yield(line: str, element: str) -> str:
