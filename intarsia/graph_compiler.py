@@ -125,7 +125,7 @@ def compile_graph(
     `scope`: what passes of others are told that it is, "inference", or "forward" or "backward" of a training graph.
     """
     scope = "step" if takes_gradients(gm) else scope
-    debug = DebugFolder.create(config)
+    debug = DebugFolder.create(config, gm, scope)
     try:
         with collector_paused():
             function, report = _compile(gm, example_inputs, config, passes, debug, scope)
@@ -354,7 +354,7 @@ def compile_module(
     logs.decided(ctx.diagnostics.remarks)
     with COUNTERS.phase("emit"):
         generated = replace(generated, ir=print_module(module))
-        debug.write_sources(generated)
+        debug.write_sources(generated, module)
         logs.generated(generated)
     with COUNTERS.phase("c++"):
         memory = results_of(config)

@@ -60,6 +60,7 @@ from .second_order import twice_differentiable
 from .targets.build.program import Program
 from .targets.errors import Unassumed
 from .targets.recordings.recording import Halves
+from .tools.debug import FUNCTION
 
 _WORTH_TAKING = 1 << 20  # bytes that are saved, from which on it is worth another form of the host program
 _ARRIVING = "tangents"  # how AOTAutograd names the inputs of backward that are gradients
@@ -114,6 +115,7 @@ def compile_training(
     def compiler(name: str) -> Callable[..., GraphFunction]:
         def later(graph: fx.GraphModule, inputs: Sequence[Any]) -> GraphFunction:
             if name not in halves:
+                graph.meta[FUNCTION] = gm.meta.get(FUNCTION, "")
                 halves[name] = Half(name, graph, list(inputs), config, passes, reports, watch)
             return halves[name]
 

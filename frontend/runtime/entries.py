@@ -416,6 +416,7 @@ class Runtime:
         start = time.perf_counter()
         training = torch.is_grad_enabled()
         inputs = made.example_inputs
+        made.graph_module.meta["function"] = self.name()
         if getattr(self.options.backend, "real_inputs", False) and not has_symbols(inputs):
             inputs = [source.fetch(values) for source in made.inputs]
         if not getattr(self.options.backend, "takes_floats", False):

@@ -111,6 +111,17 @@ class Stages:
         return all(row[3] for row in self.rows)
 
 
+def as_returned(module: ModuleOp) -> ModuleOp:
+    """The module for a caller that receives what `@main` returns: no writes to arguments, no views made of them."""
+    bare = module.clone()
+    for op in bare.body.block.ops:
+        if isinstance(op, Func) and op["sym_name"] == "main":
+            count = len(op.block_body.last_op.operands) if op.block_body.last_op else 0
+            op["results"] = tuple(("value", k) for k in range(count))
+            op["mutations"] = ()
+    return bare
+
+
 def run_on_target(module: ModuleOp, inputs: Inputs) -> list[Tensor]:
     """What compiled code gives on this machine's processor.
 
@@ -125,13 +136,7 @@ def run_on_target(module: ModuleOp, inputs: Inputs) -> list[Tensor]:
         raise InputError("--run-compiled: the module is not at level 'buffer'; the pipeline 'default' takes it there")
     if is_for_gpu(module):
         raise InputError("--run-compiled: the module is for a GPU, and passes-opt runs code on processors only")
-    (func,) = [op for op in module.body.block.ops if isinstance(op, Func) and op["sym_name"] == "main"]
-    bare = module.clone()
-    for op in bare.body.block.ops:
-        if isinstance(op, Func) and op["sym_name"] == "main":
-            count = len(op.block_body.last_op.operands) if op.block_body.last_op else 0
-            op["results"] = tuple(("value", k) for k in range(count))
-            op["mutations"] = ()
+    bare = as_returned(module)
     library, key = Library(), hashlib.sha256(print_module(bare).encode()).hexdigest()
     with tempfile.TemporaryDirectory(prefix="intarsia-") as folder:
         program = build(generate(bare, library), key, find_toolchain, Cache(Path(folder)), library)

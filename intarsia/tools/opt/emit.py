@@ -20,11 +20,12 @@ from ...passes.pipeline import is_for_gpu
 from ...targets.build.program import Generated, generate
 from ...targets.host.library import Library
 from ...targets.triton.program import compile_kernels
+from ..kernel_scripts import scripts
 from .check import level_of
 from .errors import CommandError, InputError
 from .linalg import linalg
 
-EMITTED = ("cpp", "triton", "host", "cubin", "dot", "html", "linalg")
+EMITTED = ("cpp", "triton", "host", "cubin", "benchmarks", "dot", "html", "linalg")
 
 
 def emitted(module: ModuleOp, what: str, target: str | None, folder: str | None) -> str:
@@ -47,6 +48,9 @@ def emitted(module: ModuleOp, what: str, target: str | None, folder: str | None)
         )
     if what in ("triton", "cubin") and not is_for_gpu(module):
         raise InputError(f"--emit {what}: the module is for a CPU; --target triton:sm_90 makes it one for that GPU")
+    if what == "benchmarks":
+        name = (target or "").partition(":")[2] if is_for_gpu(module) else "cpu"
+        return _benchmarks(module, name, folder)
     generated = generate(module, Library())
     if what == "host":
         return generated.host.text
@@ -74,12 +78,28 @@ def _binaries(generated: Generated, target: str | None, folder: str | None) -> s
     lines = []
     for binary in made:
         path = Path(folder) / f"{binary.name}.{'hsaco' if name.startswith('gfx') else 'cubin'}"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(binary.code)
-        except OSError as error:
-            raise InputError(f"cannot write '{path}': {error.strerror}") from None
+        _write(path, binary.code)
         lines.append(f"{path}: {len(binary.code)} bytes, {binary.warps} warps\n")
+    return "".join(lines)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise InputError(f"cannot write '{path}': {error.strerror}") from None
+
+
+def _benchmarks(module: ModuleOp, target: str, folder: str | None) -> str:
+    if not target:
+        raise CommandError("--emit benchmarks: for which GPU? name it, as in --target triton:sm_90")
+    if folder is None:
+        raise CommandError("--emit benchmarks writes a program for each kernel: name their folder with -o")
+    lines = []
+    for name, text in scripts(module, target):
+        _write(Path(folder) / name, text.encode("utf-8", "backslashreplace"))
+        lines.append(f"{Path(folder) / name}\n")
     return "".join(lines)
 
 

@@ -37,7 +37,7 @@ from .emit import emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
 from .machines import machine_of, moved
 from .reduce import Test, reduced
-from .values import Inputs, inputs_of
+from .values import Inputs, inputs_of, sizes_of
 
 _MOST_LINES, _LONGEST = 15, 400  # of an error: lines, and characters of one
 
@@ -99,14 +99,14 @@ class _Command:
             )
         if sum(map(bool, (args.emit, args.run or args.run_compiled, args.reduce))) > 1:
             raise CommandError("--emit, --run and --reduce each replace the output: give one of them")
-        if args.emit == "html" and args.split_input_file:
-            raise CommandError("--emit html makes one page, and --split-input-file several modules")
+        if args.emit in ("html", "benchmarks") and args.split_input_file:
+            raise CommandError(f"--emit {args.emit} takes one module, and --split-input-file gives several modules")
         self._check_pipeline()
         if args.until is not None:
             self.until = self._until(args.until)
         for name in (*args.print_ir_before, *args.print_ir_after):
             self.passes.make(name)
-        self.sizes = _sizes(args.sizes)
+        self.sizes = sizes_of(args.sizes)
 
     def _check_pipeline(self) -> None:
         if self.pipeline is not None:
@@ -142,7 +142,7 @@ class _Command:
                     raise
                 outputs.append(f"{error}\n")
             line += chunk.count("\n")
-        if self.args.emit == "cubin":  # whose files are written
+        if self.args.emit in ("cubin", "benchmarks"):  # whose files are written
             sys.stdout.write("".join(outputs))
         else:
             self._write("// -----\n".join(outputs))
@@ -333,16 +333,6 @@ def _worst(far: float, name: str) -> str:
         if far
         else "results are the same bits"
     )
-
-
-def _sizes(text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, value = entry.partition("=")
-        if not equals or not value.strip().isdigit():
-            raise CommandError(f"--sizes takes s0=4,s1=8, not '{entry}'")
-        found[name.strip()] = int(value)
-    return found
 
 
 def _versions() -> str:

@@ -44,6 +44,21 @@ def _copy(given: Tensor) -> Tensor:
     return made.copy_(given)
 
 
+def sizes_of(text: str) -> dict[str, int]:
+    """The sizes of `--sizes s0=4,s1=8`.
+
+    Raises:
+        CommandError: it has another form.
+    """
+    found: dict[str, int] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = entry.partition("=")
+        if not equals or not value.strip().isdigit():
+            raise CommandError(f"--sizes takes s0=4,s1=8, not '{entry}'")
+        found[name.strip()] = int(value)
+    return found
+
+
 def inputs_of(module: ModuleOp, where: str, sizes: Mapping[str, int]) -> Inputs:
     """Inputs for `@main`.
 
