@@ -82,10 +82,14 @@ def is_taken(value: Tensor) -> bool:
     if type(value) not in (Tensor, nn.Parameter) or value.layout is torch.strided and not value.is_quantized:
         return False
     with real_tensors():
-        if value.is_meta or not is_foreign(value):
-            return False
-        gradients = value.requires_grad and value.layout is torch.sparse_coo and not value.is_coalesced()
-        return not gradients and not value.is_conj() and not value.is_neg() and not value._is_view()
+        return _is_like(value)
+
+
+def _is_like(value: Tensor) -> bool:
+    if value.is_meta or not is_foreign(value):
+        return False
+    gradients = value.requires_grad and value.layout is torch.sparse_coo and not value.is_coalesced()
+    return not gradients and not value.is_conj() and not value.is_neg() and not value._is_view()
 
 
 def _size_of(value: Tensor) -> tuple[int, ...]:
@@ -94,12 +98,14 @@ def _size_of(value: Tensor) -> tuple[int, ...]:
 
 def _facts_of(value: Any) -> Any:
     """What guards ask of a foreign tensor beside the sizes and its parts."""
-    if type(value) not in (Tensor, nn.Parameter) or not is_taken(value):
+    if type(value) not in (Tensor, nn.Parameter) or not _is_like(value):
         return None
     return type(value), structure_of(value), len(value.shape), value.device, value.requires_grad, value.is_leaf
 
 
 def _parts_with_gradients(value: Tensor) -> list[Tensor]:
+    if not value.requires_grad:
+        return parts_of(value)
     with torch.enable_grad():
         return parts_of(value)
 

@@ -12,6 +12,7 @@ dots: `torch.ops.mkldnn._linear_pointwise.default` is `aten.ops.mkldnn._linear_p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -85,6 +86,11 @@ def check_canonical(op: Op, target: str, whole: bool = True) -> None:
 def aten_op(name: str) -> type[AtenOp]:
     """The operation class for `aten.<operator>.<overload>`."""
     return type("Aten_" + name.replace(".", "_"), (AtenOp,), {"name": name})
+
+
+# Operators of this package's that are Python functions, by target: what programs call in their place, on real tensors and where
+# autograd records nothing. The function needs nothing of what torch's dispatcher does on the way.
+DIRECT: dict[str, Callable[..., Any]] = {}
 
 
 @cache

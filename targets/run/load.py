@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from ...ir.dialects.aten import overload
+from ...ir.dialects.aten import DIRECT, overload
 from ...ir.regions import RUNS
 from ..host.ir import HostProgram
 from ..host.library import Library
@@ -58,7 +58,7 @@ def namespace(
         "Min": min,
     }
     names |= functions
-    names |= {name: fast_overload(overload(target)) for name, target in source.operators.items()}
+    names |= {name: DIRECT.get(target) or fast_overload(overload(target)) for name, target in source.operators.items()}
     names |= {name: library.build(step) for name, step in source.steps.items()}
     names |= {name.split(".")[3]: run for name, (run, _) in RUNS.items()}
     if source.gpu is not None:

@@ -343,3 +343,26 @@ def test_gradients_of_gradients_are_eagers() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.testing.assert_close(penalty(fast), penalty(function))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_a_host_program_calls_the_library_itself(mode):
+    """Without torch's dispatcher: results have memory of their own, and gradients where those are recorded."""
+
+    def program(a, x):
+        held = a.to_dense()
+        return a @ x, held.mul_(2), a.to_sparse_csr(), a.sum().sqrt()
+
+    fast = intarsia.compile(program)
+    for k in (0, 1, 2):
+        with mode():
+            one, other = ((coo(4, 4, k=k), t(4, 3).requires_grad_(mode is torch.enable_grad)) for _ in range(2))
+            want, got = program(*one), fast(*other)
+        for w, g in zip(want, got, strict=True):
+            assert g.layout == w.layout and g.requires_grad == w.requires_grad and g.is_inference() == w.is_inference()
+            torch.testing.assert_close(g, w, equal_nan=True)
+        assert torch.equal(other[0].to_dense(), one[0].to_dense())
+        if one[1].requires_grad:
+            want[0].sin().sum().backward()
+            got[0].sin().sum().backward()
+            torch.testing.assert_close(other[1].grad, one[1].grad)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....ir.dialects.aten import DIRECT
 from .parts import constant, is_foreign
 from .plans import plan_of, planned_in, read
 
@@ -29,11 +30,19 @@ def call_operator() -> Any:
 
 
 def _run(tensors: list[Tensor], sizes: list[int], what: str) -> list[Tensor]:
+    with _as_called():
+        return _run_directly(tensors, sizes, what)
+
+
+def _run_directly(tensors: list[Tensor], sizes: list[int], what: str) -> list[Tensor]:
+    """The operator on real tensors, as a host program calls it: torch's dispatcher does nothing for it."""
+    if torch.is_grad_enabled():
+        with torch.no_grad():
+            return _run_directly(tensors, sizes, what)
     plan = plan_of(what)
+    found = plan.taken(plan.call(tensors, sizes), tensors, sizes)
     held = {t.untyped_storage().data_ptr() for t in tensors}
     made: list[Tensor] = []
-    with _as_called(), torch.no_grad():
-        found = plan.taken(plan.call(tensors, sizes), tensors, sizes)
     for part, planned, _ in found:
         if part.untyped_storage().data_ptr() in held or part.requires_grad:  # results of an operator are its own
             part = part.detach().clone(memory_format=torch.preserve_format)
@@ -157,6 +166,7 @@ def _register() -> None:
     )
     library.impl("backward_again", _twice, "CompositeExplicitAutograd")
     library.impl("call", _run, "CompositeExplicitAutograd")
+    DIRECT[f"aten.ops.{NAMESPACE}.call.default"] = _run_directly
     library.impl("backward", _differentiated, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::call", _like, lib=library)
     torch.library.register_fake(

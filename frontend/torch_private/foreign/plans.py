@@ -8,7 +8,7 @@ import operator
 import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -75,38 +75,38 @@ def _names() -> dict[Any, str]:
     return found
 
 
-@functools.cache
-def _function(name: str) -> Any:
-    kind, _, path = name.partition(" ")
-    if kind == "method":
-        return operator.methodcaller  # of the name, see `_call`
-    if kind == "operator":
-        return functools.reduce(getattr, path.split("."), torch.ops)
-    first, *parts = path.split(".")
-    return functools.reduce(getattr, parts, operator if first == "operator" else torch)
-
-
 class _Plan:
     """What a call does, read of its text once."""
 
     def __init__(self, what: str) -> None:
         read = json.loads(what)
-        self.name, self.args, self.kwargs, self.results = read["call"], read["args"], read["kwargs"], read["results"]
+        self.name, self.results = read["call"], read["results"]
+        self.args = list(map(_reader, read["args"]))
+        self.kwargs = {k: _reader(v) for k, v in read["kwargs"].items()}
 
     def call(self, tensors: list[Tensor], sizes: list[Any]) -> Any:
         return self.apply(*self.arguments(tensors, sizes))
 
     def arguments(self, tensors: list[Tensor], sizes: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-        args = [read(a, tensors, sizes) for a in self.args]
-        return args, {k: read(v, tensors, sizes) for k, v in self.kwargs.items()}
+        args = [get(tensors, sizes) for get in self.args]
+        return args, {k: get(tensors, sizes) for k, get in self.kwargs.items()}
 
     def apply(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return self.function(*args, **kwargs)
+
+    @functools.cached_property
+    def function(self) -> Callable[..., Any]:
+        """What takes the arguments."""
         kind, _, path = self.name.partition(" ")
         if kind == "method":
-            return getattr(args[0], path)(*args[1:], **kwargs)
+            return lambda first, *args, **kwargs: getattr(first, path)(*args, **kwargs)
         if kind == "attribute":
-            return getattr(args[0], path)
-        return _function(self.name)(*args, **kwargs)
+            return operator.attrgetter(path)
+        where: Any = torch.ops
+        if kind == "function":
+            first, _, path = path.partition(".")
+            where = operator if first == "operator" else torch
+        return functools.reduce(getattr, path.split("."), where)  # type: ignore[no-any-return]
 
     def taken(self, value: Any, tensors: list[Tensor], sizes: list[Any]) -> list[tuple[Tensor, Any, Tensor]]:
         """The results' parts in order, each with what was planned of it and the tensor that it is a part of."""
@@ -126,32 +126,51 @@ def called(what: str, tensors: list[Tensor], sizes: list[int]) -> tuple[Any, lis
 
 def read(given: Any, tensors: list[Any], sizes: list[Any]) -> Any:
     """An argument of its text: a plain value, or a list of a word and what belongs to it."""
+    return _reader(given)(tensors, sizes) if isinstance(given, list) else given
+
+
+def _reader(given: Any) -> Callable[[list[Any], list[Any]], Any]:
+    """`read` of one text, as a function of tensors and sizes."""
     if not isinstance(given, list):
-        return given
+        return lambda tensors, sizes: given
     word, *rest = given
-    if word == "tensor":
-        return tensors[rest[0]]
     if word == "foreign":
         structure, size, parts = rest
-        return whole(structure, tuple(read(n, tensors, sizes) for n in size), [tensors[k] for k in parts])
-    if word == "size":
-        return sizes[rest[0]]
-    if word == "number":
-        return tensors[rest[0]].item()
-    if word == "object":
-        found = _OBJECTS.get(int(tensors[rest[0]]))
-        value = None if found is None else found[0]()
-        if value is None:
-            raise Unlike("an object of the call is gone")
-        return value
+        numbers = list(map(_reader, size))
+        return lambda tensors, sizes: whole(
+            structure, tuple(n(tensors, sizes) for n in numbers), [tensors[k] for k in parts]
+        )
+    if word in _ITEMS:
+        items, make = list(map(_reader, rest)), _ITEMS[word]
+        return lambda tensors, sizes: make([get(tensors, sizes) for get in items])
     if word == "constant":
-        return constant(rest[0])
-    items = [read(each, tensors, sizes) for each in rest]
-    if word == "slice":
-        return slice(*items)
+        value = constant(rest[0])
+        return lambda tensors, sizes: value
     if word == "ellipsis":
-        return ...
-    return tuple(items) if word == "tuple" else items
+        return lambda tensors, sizes: ...
+    place = rest[0]
+    if word == "tensor":
+        return lambda tensors, sizes: tensors[place]
+    if word == "size":
+        return lambda tensors, sizes: sizes[place]
+    if word == "number":
+        return lambda tensors, sizes: tensors[place].item()
+    return lambda tensors, sizes: _object(tensors[place])
+
+
+_ITEMS: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "list": lambda items: items,
+    "slice": lambda items: slice(*items),
+}
+
+
+def _object(handle: Tensor) -> Any:
+    found = _OBJECTS.get(int(handle))
+    value = None if found is None else found[0]()
+    if value is None:
+        raise Unlike("an object of the call is gone")
+    return value
 
 
 def _taken(value: Any, planned: Any, sizes: list[Any]) -> Iterator[tuple[Tensor, Any, Tensor]]:
