@@ -14,7 +14,7 @@ from intarsia.config import _CHOICES, OTHER_VARIABLES, Config
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"
-PAGES = ("passes-opt.md", "newcomer.md")  # their commands are run
+PAGES = ("passes-opt.md", "newcomer.md", "exchange.md")  # their commands are run
 
 
 def output(command: str) -> str:

@@ -139,9 +139,7 @@ class Op(Operation):
         if self.results:
             printer.print_string(" : ")
             printer.print_list(self.results, lambda r: printer.print_attribute(r.type))
-        place = location_of(self)
-        if place is not None:
-            printer.print_string(f' loc("{_escaped(place[0])}":{place[1]}:0)')
+        printer.print_string(place_of(self))
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
@@ -234,6 +232,12 @@ def location_of(op: Operation) -> tuple[str, int] | None:
     """(file, line) of the user's code that an operation comes from, or None."""
     loc = op.location
     return (loc.filename.data, loc.line.data) if isinstance(loc, FileLineColLoc) else None
+
+
+def place_of(op: Operation) -> str:
+    """The user's line as MLIR writes it behind an operation, ` loc("file":line:0)`; "" where none is known."""
+    place = location_of(op)
+    return "" if place is None else f' loc("{_escaped(place[0])}":{place[1]}:0)'
 
 
 def line_of(op: Operation) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
+from ...exchange.to_stablehlo import stablehlo
 from ...ir.dialects.prim import Func
 from ...ir.syntax import Op, line_of
 from ...passes.core.base import LEVELS, Pass
@@ -25,10 +26,10 @@ from .check import level_of
 from .errors import CommandError, InputError
 from .linalg import linalg
 
-EMITTED = ("cpp", "triton", "host", "cubin", "benchmarks", "dot", "html", "linalg")
+EMITTED = ("cpp", "triton", "host", "cubin", "benchmarks", "dot", "html", "linalg", "stablehlo")
 
 
-def emitted(module: ModuleOp, what: str, target: str | None, folder: str | None) -> str:
+def emitted(module: ModuleOp, what: str, target: str | None, folder: str | None, locations: bool = True) -> str:
     """The text asked for; of "cubin" the list of the files that were written to `folder`.
 
     Raises:
@@ -42,6 +43,12 @@ def emitted(module: ModuleOp, what: str, target: str | None, folder: str | None)
         if not {"prim", "kernel"} & set(module_levels(module)):
             raise InputError(f"--emit linalg: the module is at level '{level}'; it has to be at 'prim' or 'kernel'")
         return linalg(module)
+    if what == "stablehlo":
+        if not {"aten", "prim", "kernel"} & set(module_levels(module)):
+            raise InputError(
+                f"--emit stablehlo: the module is at level '{level}'; it has to be at 'aten', 'prim' or 'kernel'"
+            )
+        return stablehlo(module, locations)
     if level != "buffer":
         raise InputError(
             f"--emit {what}: the module is at level '{level}'; the pipeline 'default' takes it to 'buffer'"

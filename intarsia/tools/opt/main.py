@@ -13,6 +13,7 @@ from pathlib import Path
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ParseError
 
+from ...exchange.errors import ExchangeError
 from ...ir.syntax import visible
 from ...ir.text import make_context, parse_module, print_module
 from ...passes.analysis.machine import Machine
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error_text(error), 1)
     except LocatedVerifyError as error:
         return _fail(str(error), 1)
-    except (PassError, InputError, CompilerNotFound, CompilerError, TritonError) as error:
+    except (PassError, InputError, ExchangeError, CompilerNotFound, CompilerError, TritonError) as error:
         return _fail(f"passes-opt: error: {error}", 1)
     except (RecursionError, MemoryError):
         return _fail("passes-opt: error: the file is nested too deeply, or too large", 1)
@@ -223,7 +224,7 @@ class _Command:
         if args.emit == "html":
             return page(module_facts(name, self.record, ctx.diagnostics, module, self.recording))
         if args.emit:
-            return emitted(module, args.emit, args.target, args.output_file)
+            return emitted(module, args.emit, args.target, args.output_file, not args.no_loc)
         return self._text(module)
 
     def _text(self, module: ModuleOp) -> str:
@@ -297,7 +298,7 @@ class _Command:
                 self.pipeline
                 if self.pipeline is not None
                 else "default"
-                if self.args.emit not in (None, "dot", "linalg")
+                if self.args.emit not in (None, "dot", "linalg", "stablehlo")
                 else ""
             )
             passes = self.passes.parse(text, default)

@@ -1,0 +1,1 @@
+"""Programs to and from other compilers' forms: text in StableHLO and linalg, StableHLO and ONNX as front ends."""
