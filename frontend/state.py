@@ -120,6 +120,7 @@ class Interpreter(Protocol):
     branches: Any  # `branches.branches.Branches`
     side: Any  # `branches.sides.Side`, while one runs
     texts: Any  # `values.text.Texts`
+    addresses: Any  # `values.identity.Addresses`
     told: Told
     steps_of: Any  # `bytecode.opcodes.steps_of`
     stop_at: int

@@ -101,6 +101,9 @@ class InterpretedGenerator:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"'generator' object has no attribute '{name}'", name=name, obj=self)
 
+    def __repr__(self) -> str:
+        return f"<{self.kind} object {self.__qualname__} at {id(self):#x}>"
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("cannot pickle 'generator' object")
 

@@ -48,7 +48,7 @@ from ..torch_private.symbols import new_shape_env
 from ..values import function as functions
 from ..values import object as objects
 from ..values.container import InstanceDict, LazyDict, is_class_namespace, shown_dict
-from ..values.identity import PLAIN_KINDS
+from ..values.identity import PLAIN_KINDS, Addresses
 from ..values.kinds import is_library, isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
@@ -77,7 +77,7 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         vm = self.vm
-        # Finalizers of unrelated objects may run at any point; what has no tensor of this capture is not recorded.
+        # Finalizers of others may run at any point: what has no tensor of this capture is not recorded.
         if not vm.recording or not vm.out.concerns((args, kwargs)):
             return function(*args, **(kwargs or {}))
         vm.recording = False
@@ -114,7 +114,7 @@ class SymbolicInterpreter:
         self.splits = False  # whether the capture may end at a graph break
         self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
         self.gradients = Inside()
-        self.checks, self.texts, self.told = Checks(), Texts(), Told()
+        self.checks, self.told, self.texts, self.addresses = Checks(), Told(), Texts(), Addresses(self)
         self.branches, self.foreign = Branches(), foreigners(self)
         self.side: Side | None = None  # of a branch that is being run
         self.steps_of = steps_of
@@ -366,11 +366,11 @@ class SymbolicInterpreter:
         try:
             if (getattr(function, "__module__", None) or "").startswith("torch"):
                 self.out.asked = True
-            if methods.owners:
-                return methods.run(function, args, kwargs)
-            if self.shape_env is not None:
-                return self.dynamic.call(function, args, kwargs)
-            return function(*args, **kwargs)
+            plain = not methods.owners and self.shape_env is None
+            result = function(*args, **kwargs) if plain else methods.run(function, args, kwargs)
+            if type(result) is str or self.addresses.callers:
+                self.addresses.note(result, function, args, kwargs)
+            return result
         except (CaptureError, UserRaise):
             raise
         except self.unknown as error:

@@ -177,6 +177,8 @@ class Residual:
             if isinstance(value, enum.Enum) and self.vm.is_created(type(value)):
                 raise escapes(self.vm, type(value), "it is an enumeration")
             _, found = self.vm.user.places.get(id(value), (None, None))
+            if found is None and type(value) is str and (parts := self.vm.addresses.parts(value)):
+                return self._with_addresses(value, parts)
             return self.emit.literal(value) if found is None else self.emit.fetch(next(iter(found)))
         known = self._names.get(id(value))
         if known is not None:
@@ -194,6 +196,15 @@ class Residual:
             self._names[id(value)] = name = self.emit.fetch(source)
             return name
         return self._build(value)
+
+    def _with_addresses(self, text: str, parts: list[Any]) -> str:
+        """Text that shows where objects lie."""
+        known = self._names.get(id(text))
+        if known is not None:
+            return known
+        show = self.emit.constant(_address, "address")
+        pieces = [f"{show}({self.value(part[0])})" if type(part) is tuple else repr(part) for part in parts]
+        return self._fresh(text, f"({' + '.join(pieces)})")
 
     def _constant(self, value: Any) -> str:
         """A constant that programs tell from an equal one: what was there before the call is itself, what the call makes is new each time."""
@@ -444,7 +455,9 @@ class Residual:
             raise Unsupported("a file in memory that is closed is returned or stored")
         name = self._fresh(value, f"{self.emit.constant(type(value), type(value).__name__)}()")
         *facts, attributes = value.__getstate__()
-        self.post.append(f"{name}.__setstate__(({', '.join(map(repr, facts))}, {self.value(attributes or None)}))")
+        self.post.append(
+            f"{name}.__setstate__(({', '.join(map(self.value, facts))}, {self.value(attributes or None)}))"
+        )
         return name
 
     def _slice(self, value: slice) -> str:
@@ -554,6 +567,10 @@ class Residual:
         if attributes:
             pairs = ", ".join(f"{k!r}: {self.value(v)}" for k, v in attributes.items())
             self.post.append(f"{name}.__dict__.update({{{pairs}}})")
+
+
+def _address(value: Any) -> str:
+    return hex(id(value))
 
 
 _ORDERED: Any = OrderedDict()

@@ -259,6 +259,7 @@ class LazyDict(_View):
     def __getitem__(self, key: Any) -> Any:
         if self.shadow is not None:
             return self.vm.native(self.shadow.__getitem__, key)
+        self.vm.addresses.looked_at((key,))
         if not dict.__contains__(self.real, key):
             self.vm.guards.add("missing", self._plain(), key)
             raise UserRaise(KeyError(key))
@@ -267,6 +268,7 @@ class LazyDict(_View):
     def __contains__(self, key: Any) -> bool:
         if self.shadow is not None:
             return key in self.shadow
+        self.vm.addresses.looked_at((key,))
         found = dict.__contains__(self.real, key)
         self.vm.guards.add("contains" if found else "missing", self._plain(), key)
         return found

@@ -71,3 +71,9 @@ class Append:
 
     def __call__(self, item: Any) -> None:
         self.unread.append(item)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unread.read().append, name)
+
+    def __repr__(self) -> str:
+        return repr(self.unread.read().append)
