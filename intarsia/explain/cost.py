@@ -10,9 +10,10 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.dialects import buffer, loop
 from ..ir.interpreter.loops import main_function
-from ..ir.symbols import Dim, substitute, symbol
+from ..ir.symbols import Dim
 from ..ir.syntax import Op, line_of
 from ..ir.types import RefType
+from ..passes.analysis.sizes import hint
 from ..targets.cpp.call_kernels import call_kernel, has_kernel
 from ..targets.host.kernels import is_step
 from ..targets.measure.limits import Limits
@@ -48,13 +49,12 @@ class Work:
 
 
 def works(module: ModuleOp, sizes: Mapping[str, int]) -> Iterator[Work]:
-    """The steps of `@main`, in order. `sizes`: what its symbols are."""
+    """The steps of `@main`, in order. `sizes`: what its symbols are, as `hint` guesses where they are not named."""
     kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
     facts: dict[str, KernelFacts] = {}
-    values = {symbol(name): number for name, number in sizes.items()}
 
     def number(value: Dim) -> int:
-        return int(substitute(value, values))
+        return hint(value, sizes)
 
     for op in main_function(module).block_body.ops:
         if not isinstance(op, Op) or not is_step(op):
@@ -67,14 +67,14 @@ def works(module: ModuleOp, sizes: Mapping[str, int]) -> Iterator[Work]:
         else:
             assert isinstance(op, buffer.Extern | buffer.Contract | buffer.Copy)
             wanted, lines = call_facts(op), ()
-            name, operations = _call_name(op, values), number(wanted.products)
+            name, operations = _call_name(op, sizes), number(wanted.products)
         lines = lines or tuple(filter(None, [line_of(op)]))
         dtype = None if wanted.dtype is None else wanted.dtype.torch
         moved = number(wanted.read) + number(wanted.written)
         yield Work(op, name, lines, moved, operations, number(wanted.products), dtype)
 
 
-def _call_name(op: buffer.Extern | buffer.Contract | buffer.Copy, values: Mapping) -> str:  # type: ignore[type-arg]
+def _call_name(op: buffer.Extern | buffer.Contract | buffer.Copy, known: Mapping[str, int]) -> str:
     """`aten.mm 32x64 64x16`; of a kernel of our own its name."""
     if isinstance(op, buffer.Copy):
         target, operands = "copy into an argument", list(op.operands[:1])
@@ -83,7 +83,7 @@ def _call_name(op: buffer.Extern | buffer.Contract | buffer.Copy, values: Mappin
     else:
         target, operands = str(op["target"]).removesuffix(".default"), list(op.operands)
     shapes = [v.type.shape for v in operands if isinstance(v.type, RefType)]
-    sizes = ["x".join(str(int(substitute(n, values))) for n in shape) for shape in shapes]
+    sizes = ["x".join(str(hint(n, known)) for n in shape) for shape in shapes]
     shown = " ".join(size or "1" for size in sizes[:3])
     return f"{target} {shown}{' ...' if len(sizes) > 3 else ''}".rstrip()
 

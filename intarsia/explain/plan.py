@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from io import StringIO
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.printer import Printer
 
 from ..ir.dialects import buffer
 from ..ir.interpreter.loops import main_function
-from ..ir.symbols import Dim, span, substitute, symbol
+from ..ir.symbols import Dim, span
 from ..ir.syntax import Op, line_of
 from ..ir.types import RefType
 from ..passes.analysis.aliases import Aliases, makes_memory
+from ..passes.analysis.sizes import hint
 from ..targets.host.kernels import is_step
 
 OUTPUT, ARENA, DEVICE, LIBRARY = "output", "arena", "device", "library"
@@ -32,7 +33,8 @@ class Buffer:
         pool: "output" (the user receives it), "arena" (a place in the block that a call works in), "device" (memory of its own), or
             "library" (what a library call gives).
         offset: its place in the arena, in bytes; None elsewhere.
-        begin, end: the first and the last step that it is needed in, counted from 0; of a result of the program `end` is the last step.
+        begin, end: the first and the last step in which it takes memory, counted from 0. A place in the arena is taken until the last
+            use; other memory until the host program frees it, or to the last step: so of results.
         in_place: it holds an input of the kernel that writes it.
         line: the user's line, as "file:line".
     """
@@ -82,46 +84,48 @@ _SHOWN = 24
 
 
 def memory_plan(module: ModuleOp, sizes: Mapping[str, int]) -> MemoryPlan:
-    """The plan of a module at the `buffer` level; `sizes`: what its symbols are."""
+    """The plan of a module at the `buffer` level; `sizes`: what its symbols are, as `hint` guesses where they are not named.
+
+    A value begins with the step behind its allocation, a library's with the call that gives it. What a library gives that may be
+    memory of an operand, and values without bytes, get none.
+    """
     main = main_function(module)
-    block, values = main.block_body, {symbol(name): number for name, number in sizes.items()}
+    block = main.block_body
 
     def number(value: Dim) -> int:
-        return int(substitute(value, values))
+        return hint(value, sizes)
 
-    aliases = Aliases.of(block)
     ops = [op for op in block.ops if isinstance(op, Op)]
-    place_of: dict[Operation, int] = {op: place for place, op in enumerate(ops)}
-    step_of, names = _steps(ops)
-    last, names_of = aliases.last_uses(block), _names(block)
-    returned = {root for v in ops[-1].operands for root in aliases.roots(v)}
+    names: list[str] = []
+    done: list[int] = []  # how many steps there are in front of each operation
+    for op in ops:
+        done.append(len(names))
+        if is_step(op):
+            names.append(str(op.get("kernel") or op.get("target") or op.name).removesuffix(".default"))
+    aliases, names_of = Aliases.of(block), _names(block)
+    last_uses = aliases.last_uses(block)
+    freed = {aliases.root(op.operands[0]): k for k, op in enumerate(ops) if isinstance(op, buffer.Free)}
     buffers = []
     for place, op in enumerate(ops):
         made = isinstance(op, buffer.Alloc) or (isinstance(op, buffer.Extern) and makes_memory(op))
         for result in op.results if made else ():
             assert isinstance(result.type, RefType)
-            pool = op["pool"] if isinstance(op, buffer.Alloc) else LIBRARY
-            first = min((place_of[use.operation] for use in result.uses), default=place) if pool != LIBRARY else place
-            end = len(names) - 1 if result in returned else step_of[last.get(result, place)]
             size = number(span(result.type.shape, result.type.strides)) * result.type.dtype.bytes
-            offset = number(op["offset"]) if pool == ARENA else None
-            begin, kept = max(step_of[first], 0), bool(op.get("in_place"))
-            name, kind = names_of[result], str(result.type)
+            if not size:
+                continue
+            pool = op["pool"] if isinstance(op, buffer.Alloc) else LIBRARY
+            if pool == ARENA:
+                last = last_uses.get(result, place)
+                end = done[last] if is_step(ops[last]) else done[last] - 1
+            else:
+                end = done[freed[result]] - 1 if result in freed else len(names) - 1
+            begin, offset = done[place], number(op["offset"]) if pool == ARENA else None
+            name, kind, kept = names_of[result], str(result.type), bool(op.get("in_place"))
             buffers.append(Buffer(name, kind, size, pool, offset, begin, max(end, begin), kept, line_of(op)))
     arena = number(main.get("arena_bytes", 0))
     own = [b for b in buffers if b.pool != ARENA]
     peak = max((sum(b.bytes for b in own if b.begin <= k <= b.end) for k in range(len(names))), default=0)
     return MemoryPlan(tuple(buffers), tuple(names), arena, arena + peak)
-
-
-def _steps(ops: list[Op]) -> tuple[list[int], list[str]]:
-    """For each operation the step that it belongs to (what stands between two belongs to the one before), and the steps' names."""
-    places, names = [], []
-    for op in ops:
-        if is_step(op):
-            names.append(str(op.get("kernel") or op.get("target") or op.name).removesuffix(".default"))
-        places.append(len(names) - 1)
-    return places, names
 
 
 def _names(block: Block) -> dict[SSAValue, str]:

@@ -26,8 +26,10 @@ from ..ir.fx.importer import import_fx
 from ..ir.interpreter.loops import main_function
 from ..ir.interpreter.run import run_user
 from ..ir.retarget import retarget
+from ..ir.syntax import Op
 from ..ir.text import parse_module, print_module
 from ..linear_losses import without_logits
+from ..passes.analysis.cost import HINT
 from ..passes.core.base import LEVELS
 from ..passes.core.context import CompileContext, Diagnostics, Remark
 from ..passes.core.load import is_given, passes_given
@@ -149,9 +151,13 @@ class Lowered:
         return found
 
     def sizes(self, **sizes: int) -> dict[str, int]:
-        """The symbols of sizes that may change: as in the arguments that it was lowered with, or as given here."""
+        """The symbols of sizes that may change: as in the arguments that it was lowered with, or as given here.
+
+        Of a size that values decide (`x[x > 0]`) nothing is known: it counts as costs and orders guess it, unless it is given.
+        """
         func = main_function(self._module)
-        known = {str(name): int(value) for name, value in func.get("size_hints", ())}
+        known = {str(row[0]): HINT for op in func.walk() if isinstance(op, Op) for row in op.get("binds", ())}
+        known |= {str(name): int(value) for name, value in func.get("size_hints", ())}
         if unknown := [name for name in sizes if name not in known]:
             raise ValueError(_unknown("size", unknown[0], list(known)))
         return known | sizes

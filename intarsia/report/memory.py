@@ -1,65 +1,53 @@
-"""The plan of a program's memory over time: which bytes each value has, from which step to which."""
+"""The plan of a program's memory over time, as a page draws it: rectangles, bytes by steps."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import ModuleOp
 
-from ..ir.dialects import buffer, prim
-from ..ir.symbols import dim
-from ..ir.syntax import Op, line_of
+from ..explain.plan import memory_plan
+from ..ir.interpreter.loops import main_function
+from ..ir.symbols import span
 from ..ir.types import RefType
-from ..passes.analysis.aliases import Aliases
 from ..passes.analysis.sizes import hint
-from ..targets.host.kernels import is_step
 from .places import Places
 
 
-def memory_plan(main: prim.Func, places: Places) -> dict[str, Any]:
-    """The values of a host program at the `buffer` level, as rectangles: bytes by steps.
+def drawn_plan(module: ModuleOp, places: Places) -> dict[str, Any]:
+    """The values of a host program at the `buffer` level, as rectangles.
 
     `first` and `last` number the steps that do work, both included. Values in the arena lie at their offsets; for the others, which the
     allocator or a library places, `offset` is one that draws them above it without overlaps. Sizes that change count as
     they were in the call that was captured.
     """
+    main = main_function(module)
     known = dict(main.get("size_hints") or ())
-    ops = list(main.block_body.ops)
-    aliases = Aliases.of(main.block_body)
-    last_use = aliases.last_uses(main.block_body)
-    freed = {aliases.root(op.operands[0]): k for k, op in enumerate(ops) if isinstance(op, buffer.Free)}
-    number, steps = [], 0  # of each operation: how many steps are done before it
-    for op in ops:
-        number.append(steps)
-        steps += isinstance(op, Op) and is_step(op)
-    found: list[dict[str, Any]] = []
-    for k, op in enumerate(ops):
-        for value in op.results if isinstance(op, buffer.Alloc | buffer.Extern) else ():
-            if not isinstance(value.type, RefType) or aliases.root(value) is not value or not _bytes(value, known):
-                continue
-            end = freed.get(value, last_use.get(value, k))
-            last = steps - 1 if isinstance(ops[end], prim.Return) else number[end] - isinstance(ops[end], buffer.Free)
-            pool = op["pool"] if isinstance(op, buffer.Alloc) else "library"
-            start = hint(op["offset"], known) if isinstance(op, buffer.Alloc) and pool == "arena" else -1
-            found.append(
-                {
-                    "type": str(value.type).removeprefix("!buffer.ref"),
-                    "bytes": _bytes(value, known),
-                    "offset": start,
-                    "pool": pool,
-                    "first": number[k],
-                    "last": max(last, number[k]),
-                    "place": places.of(line_of(op)),
-                }
-            )
-    arena = hint(main.get("arena_bytes", 0), known)
-    top = _above(found, arena)
-    given = [_bytes(a, known) for a in main.block_body.args if isinstance(a.type, RefType)]
-    sizes = [a.type.shape for a in main.block_body.args if isinstance(a.type, RefType)]
-    guessed = any(not isinstance(size, int) for shape in sizes for size in shape)
-    return {"values": found, "steps": steps, "arena": arena, "top": top, "given": sum(given), "guessed": guessed}
+    plan = memory_plan(module, known)
+    found = [
+        {
+            "type": b.type.removeprefix("!buffer.ref"),
+            "bytes": b.bytes,
+            "offset": -1 if b.offset is None else b.offset,
+            "pool": b.pool,
+            "first": b.begin,
+            "last": b.end,
+            "place": places.of(b.line),
+        }
+        for b in plan.buffers
+    ]
+    top = _above(found, plan.arena)
+    kinds = [a.type for a in main.block_body.args if isinstance(a.type, RefType)]
+    given = sum(hint(span(kind.shape, kind.strides), known) * kind.dtype.bytes for kind in kinds)
+    guessed = any(not isinstance(size, int) for kind in kinds for size in kind.shape)
+    return {
+        "values": found,
+        "steps": len(plan.steps),
+        "arena": plan.arena,
+        "top": top,
+        "given": given,
+        "guessed": guessed,
+    }
 
 
 def _above(found: list[dict[str, Any]], start: int) -> int:
@@ -77,10 +65,3 @@ def _above(found: list[dict[str, Any]], start: int) -> int:
         top = max(top, offset + value["bytes"])
         done.append(value)
     return top
-
-
-def _bytes(value: SSAValue, known: Mapping[str, int]) -> int:
-    ref = value.type
-    assert isinstance(ref, RefType)
-    sizes = zip(ref.shape, ref.strides, strict=True)
-    return hint(dim(math.prod(size for size, stride in sizes if stride != 0)), known) * ref.dtype.bytes

@@ -9,14 +9,13 @@ from ..explain.kernel_facts import KernelFacts, kernel_facts
 from ..explain.roofline import Times
 from ..explain.steps import Step, steps_of
 from ..graph_compiler import Report
-from ..ir.interpreter.loops import find_function
 from ..ir.text import parse_module
 from ..passes.core.base import LEVELS
 from ..passes.core.context import Remark
 from ..passes.pipeline import registry
 from ..targets.build.program import Generated
 from ..targets.triton.program import KERNELS
-from .memory import memory_plan
+from .memory import drawn_plan
 from .places import Places
 from .record import PassRecord
 from .texts import Texts
@@ -40,8 +39,6 @@ def program_facts(report: Report, times: Times | None, places: Places, texts: Te
 def generated_facts(generated: Generated, places: Places, texts: Texts) -> dict[str, Any]:
     """Steps, kernels, memory and code of a program."""
     module = parse_module(generated.ir)
-    main = find_function(module, "main")
-    assert main is not None
     facts = kernel_facts(generated.ir)
     units: dict[tuple[str, str], dict[str, Any]] = {}
     steps = []
@@ -57,7 +54,7 @@ def generated_facts(generated: Generated, places: Places, texts: Texts) -> dict[
     return {
         "steps": steps,
         "units": list(units.values()),
-        "memory": memory_plan(main, places),
+        "memory": drawn_plan(module, places),
         "code": [{"name": name, "text": texts.plain(text)} for name, text in code],
     }
 

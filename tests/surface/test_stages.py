@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from html.parser import HTMLParser
 
@@ -12,6 +13,8 @@ import intarsia
 from intarsia.ir.dialects.aten import aten_op
 from intarsia.passes.core.base import Pass
 from intarsia.passes.core.manager import registered
+from intarsia.report.memory import drawn_plan
+from intarsia.report.places import Places
 from intarsia.tools.opt.main import main as passes_opt
 
 X = torch.randn(6, 128)
@@ -123,10 +126,49 @@ def test_the_memory_plan():
     assert first.name in intarsia.lower(weights, X).ir("buffer") and "arena + 0" in str(plan)
 
 
+def several(x):
+    y = (x @ x.T).relu() @ x
+    return y.sin(), (y @ y.T).amax(), y[:, ::2] * 2, torch.zeros(0, 4)
+
+
 def test_the_peak_is_that_of_the_host_program():
-    for fn in (weights, squares):
-        low = intarsia.lower(fn, X)
-        assert low.memory_plan.peak == low._generated.host.memory[1]
+    for fn in (weights, squares, several):
+        for target in ("cpp", "triton:sm_90"):
+            low = intarsia.lower(fn, X, target=target)
+            assert low.memory_plan.peak == low._generated.host.memory[1]
+
+
+def test_memory_is_taken_until_it_is_freed_and_none_by_what_has_no_bytes():
+    low = intarsia.lower(several, X)
+    plan, text = low.memory_plan, low.ir("buffer")
+    assert all(b.bytes for b in plan.buffers) and "[0, 4]" in text
+    for b in plan.buffers:
+        if b.pool == "library":  # it is freed behind the step that reads it last
+            before = text[: text.index(f"buffer.free({b.name})")]
+            assert len(re.findall(r"buffer\.(?:launch|extern|contract|copy)\b", before)) - 1 == b.end
+        if b.pool == "output":
+            assert b.end == len(plan.steps) - 1
+        made = text[: text.index(f"{b.name} = ")]
+        assert len(re.findall(r"buffer\.(?:launch|extern|contract|copy)\b", made)) == b.begin
+
+
+def test_a_page_draws_the_plan():
+    low = intarsia.lower(several, X)
+    drawn, plan = drawn_plan(low._module, Places()), low.memory_plan
+    assert [(v["first"], v["last"], v["bytes"]) for v in drawn["values"]] == [
+        (b.begin, b.end, b.bytes) for b in plan.buffers
+    ]
+    assert drawn["top"] >= plan.peak and drawn["given"] == X.nbytes
+
+
+def test_sizes_that_values_decide_count_as_guessed_or_as_given():
+    low = intarsia.lower(lambda x: x[x > 0] * 2, X)
+    ((name, guess),) = low.sizes().items()
+    assert low.memory_plan.peak == low.memory_plan.arena + 2 * 4 * guess and len(low.kernels) == 2 and str(low)
+    few, many = (low.cost_analysis({"copy": 1e9}, **{name: n}) for n in (10, 1000))
+    assert many.bytes - few.bytes == 4 * 4 * 990  # the call reads and writes them, and so does the kernel
+    with pytest.raises(ValueError, match=f"unknown size 'q'.*known: {name}"):
+        low.cost_analysis(q=3)
 
 
 def test_differences():
