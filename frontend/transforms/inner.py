@@ -20,6 +20,7 @@ from ..graph.output import GraphInput, OutputGraph
 from ..state import Interpreter
 from ..torch_private.batches import outside_transforms, seen_from_inside
 from ..torch_private.dispatch import ASKED, CaptureMode
+from ..torch_private.fake import is_fake
 from ..torch_private.functions import SET_GRAD_MODE
 from ..torch_private.graphs import write_code
 from ..values.kinds import isinstance
@@ -118,6 +119,7 @@ class Below(CaptureMode):
         self.paused = False  # while the function is interpreted
         self.zeros = False  # whether derivatives met that are known to be zero
         self.before = self.grad_mode = torch.is_grad_enabled()
+        self._constants: dict[int, Tensor] = {}  # tensors of numbers that the transform makes for itself
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -134,6 +136,10 @@ class Below(CaptureMode):
             return func(*args, **kwargs)
         if func in ASKED:
             return func(*args)
+        if self._is_of_constants(func, args, kwargs):
+            result = func(*args, **kwargs)
+            self._constants.update({id(t): t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)})
+            return result
         if _is_on_meta(args) or _is_on_meta(kwargs):
             return self._shape_of_zeros(func, args, kwargs)
         if func is torch.ops.aten._to_copy.default and not isinstance(args[0], Tensor):  # a number that became a tensor
@@ -147,6 +153,18 @@ class Below(CaptureMode):
             return self.out.rename(getattr(packet, func._overloadname), lifted, result)
         # Below autograd no version tells of a write: the schema does.
         return self.out.record(func, lifted, result, func._schema.is_mutable)
+
+    def _is_of_constants(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether the transform computes with numbers of its own: up to torch 2.11 jacobians count their columns in a tensor.
+
+        Such a tensor is a real one that `torch.tensor` has just made; all that is computed of these alone is known, too.
+        Draws are not, whatever they are given.
+        """
+        tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if func is torch.ops.aten.lift_fresh.default:
+            return not is_fake(tensors[0]) and tensors[0].device.type == "cpu"
+        drawn = torch.Tag.nondeterministic_seeded in func.tags
+        return bool(tensors) and not drawn and all(id(t) in self._constants for t in tensors)
 
     def _shape_of_zeros(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Derivatives that are known to be zero: torch runs their operators on the meta device, to see the result's shape."""

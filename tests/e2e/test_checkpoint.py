@@ -93,7 +93,8 @@ def trained(net: Any, module: nn.Module, rows: int = 32) -> list[Tensor]:
 def saved_bytes(net: Any) -> int:
     """What the node behind a call's result keeps for backward, parameters not counted."""
     x = torch.randn(32, 16).requires_grad_()
-    todo, seen, memory = [net(x).grad_fn], set[Any](), dict[int, int]()
+    result = net(x)  # up to torch 2.11 what its nodes keep goes when the result does
+    todo, seen, memory = [result.grad_fn], set[Any](), dict[int, int]()
     while todo:
         node = todo.pop()
         seen.add(node)

@@ -330,7 +330,7 @@ def nothing(x):
 
 
 OTHERS = {
-    structures: "y is a Tensor on one side and a list on the other",
+    structures: "is a Tensor on one side and a list on the other",
     sizes: "has the sizes",
     nothing: "is None on one side and a Tensor on the other",
     same_object: "given out",
