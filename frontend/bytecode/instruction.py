@@ -120,6 +120,7 @@ def disassemble(code: CodeType) -> Program:
     jumps: list[int] = []
     line = code.co_firstlineno
     keyword_names: tuple[str, ...] = ()
+    renamed = twins(code)
     for ordinal, ins in enumerate(raw):
         line = _line_of(ins) or line
         index_of[ins.offset] = len(out)
@@ -151,7 +152,7 @@ def disassemble(code: CodeType) -> Program:
             origins.append((ordinal, part))
             if op.startswith(("JUMP", "POP_JUMP", "FOR_ITER", "SEND", "END_ASYNC_FOR")) and arg is not None:
                 jumps.append(len(out))
-            out.append(Instruction(op, arg, line))
+            out.append(Instruction(op, local_twin(arg) if renamed and op in _FAST and arg in renamed else arg, line))
     end = len(out)
     starts = sorted(index_of)
 
@@ -169,6 +170,23 @@ def disassemble(code: CodeType) -> Program:
         for start, stop, target, depth, lasti in _exception_table(code.co_exceptiontable)
     )
     return Program(tuple(out), tuple(e for e in table if e.start < e.end), tuple(origins))
+
+
+_FAST = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST"})
+
+
+def twins(code: CodeType) -> frozenset[str]:
+    """Names that are a variable of the code's own and, at the same time, a variable of the closure.
+
+    Python 3.12 runs comprehensions in the frame around them: in a class body, or where a comprehension's variable has a
+    name that the function reads from its closure, both are in one frame. A frame here has one variable a name: the code's
+    own goes by `local_twin` of it.
+    """
+    return frozenset({*code.co_varnames} & {*code.co_freevars}) if V312 else frozenset()
+
+
+def local_twin(name: str) -> str:
+    return f"{name} of a comprehension"
 
 
 def _makes_bool(ins: dis.Instruction) -> bool:
