@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -29,7 +30,7 @@ from .conditions import combined
 from .flow import join_of
 from .loop_shape import Shape
 from .loops import Loops
-from .selects import Choices, pieces_of, taken, unequal, why_not
+from .selects import Choices, gate, pieces_of, taken, unequal, why_not, with_nodes
 from .sides import LEAVES, STAYS, Plan, Prevented, run_side
 from .truths import presumed, tensor_of_truth
 
@@ -110,7 +111,7 @@ class Branches:
                 unequal(vm, ("result", None), first, second)
                 reason = why_not(vm, predicate, [(first, second)])
                 if reason is None:
-                    return self.choices.choose(vm, predicate, [(first, second)])[0]
+                    return self.choices.choose(vm, taken(vm, predicate), [(first, second)])[0]
             except Prevented as prevented:
                 reason = prevented.reason
         known = number_asked(vm, predicate)
@@ -203,8 +204,11 @@ class Branches:
         if written or state.is_changed():
             raise Refused(f"a side of a branch writes to what was there before: {reason or frame.line}", "branches")
         if reason is None:
-            ends = [run_side(vm, frame, way, joins) for way in ways]
-            chosen = self.choices.choose(vm, predicate, list(zip(*map(plan.chosen_of, ends), strict=True)))
+            takes = taken(vm, predicate)
+            runs = [with_nodes(vm, partial(run_side, vm, frame, way, joins)) for way in ways]
+            ends, sides = zip(*runs, strict=True)
+            self.choices.gated += [(len(vm.out.writes), tensor) for tensor in gate(vm, takes, sides)]
+            chosen = self.choices.choose(vm, takes, list(zip(*map(plan.chosen_of, ends), strict=True)))
         elif reason is tried.reason or random or not pairs or self.depth > 1 or any(a.requires_grad for a, _ in pairs):
             raise Prevented(reason)
         else:

@@ -4,19 +4,21 @@
 - What is chosen is eager's bit by bit; its sizes, strides, dtype and device are those of both sides.
 - Eager gives one of two tensors, where `where` gives a third. So nothing of the three is written to, and two of them are never
   handed out (`Choices.refusal`).
-- Gradients: the side that was not taken gets zeros where eager gives it nothing. These have to stay zeros: on the way down to what
-  both sides share every formula is linear with finite factors, and both sides lead to the same leaves, so that none has a gradient
-  of zeros where eager has None.
+- Gradients: the side that was not taken gets zeros where eager gives it nothing. These have to stay zeros: where a formula on the way
+  down to what both sides share is not linear with finite factors, what the side takes from there comes through a gate, which gives zeros
+  for any gradient of a side that was not taken. Both sides lead to the same leaves, so that none has a gradient of zeros where eager
+  has None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx
 
+from ..graph.aside import storage_of
 from ..graph.output import MUTATES
 from ..graph.read_sizes import ReadSizes
 from ..state import Interpreter
@@ -26,8 +28,11 @@ from ..values.tensor import tensor_class
 from .memory import Atom, may_be_one
 from .sides import Path, Prevented, named
 
-__all__ = ["Choices", "pieces_of", "taken", "unequal", "why_not"]
+__all__ = ["Choices", "gate", "pieces_of", "taken", "unequal", "why_not", "with_nodes"]
 
+_Result = TypeVar("_Result")
+
+GATE = "gate"  # marks a node of a gate
 _MOST = 12  # operators of a side
 # Operators, by the names of functions and methods, that are cheap and fail for no values.
 _CHEAP = frozenset(
@@ -82,7 +87,7 @@ def why_not(
         odd = next((n for n in side if not is_cheap(n)), None)
         if odd is not None:
             return f"{name_of(odd)} is computed on one side"
-        if len(side) > _MOST:
+        if sum(GATE not in node.meta for node in side) > _MOST:
             return f"a side has more than {_MOST} operators"
     for a, b in pairs:
         if is_composite(a) or is_composite(b) or a.device != predicate.device:
@@ -92,7 +97,7 @@ def why_not(
         if a.requires_grad and (a.is_leaf or b.is_leaf):
             return "a leaf is one of the values"
         if a.requires_grad:
-            reason = gradients_differ(vm, vm.out.node(a), vm.out.node(b))
+            reason = gradients_differ(vm.out.node(a), vm.out.node(b), {node for side in sides for node in side})
             if reason is not None:
                 return reason
     return None
@@ -114,15 +119,51 @@ def _has_unknown_sizes(node: fx.Node) -> bool:
     return any(isinstance(n, torch.SymInt) and ReadSizes.is_read(n) for n in sizes)
 
 
-def gradients_differ(vm: Interpreter, a: fx.Node, b: fx.Node) -> str | None:
-    """What of gradients would not be eager's."""
+def gradients_differ(a: fx.Node, b: fx.Node, gated: Collection[fx.Node]) -> str | None:
+    """What of gradients would not be eager's, if those of a side that is not taken end where the nodes `gated` take what was there."""
     first, second = ancestors(a), ancestors(b)
     for node in sorted(first ^ second):
         if node.op == "placeholder":
             return "a side alone leads to a tensor that requires gradients"
-        if not is_linear(node):
+        if node not in gated and not is_linear(node):
             return f"the gradient of {name_of(node)} may not be finite on the side that is not taken"
     return None
+
+
+def with_nodes(vm: Interpreter, run: Callable[[], _Result]) -> tuple[_Result, list[fx.Node]]:
+    """What `run` gives, and the nodes that it records; there is a node in front of them."""
+    last = next(reversed(vm.out.graph.nodes))
+    result, nodes, node = run(), list[fx.Node](), last.next
+    while node.op != "root":
+        nodes.append(node)
+        node = node.next
+    return result, nodes
+
+
+def gate(vm: Interpreter, takes: Tensor, sides: Iterable[Sequence[fx.Node]]) -> list[Tensor]:
+    """Let no gradient out of the side that is not taken: zeros, whatever comes. `takes` says whether it is the second.
+
+    What goes through a gate: eager may save it for backward, and the graph saves another tensor.
+    """
+    gated: list[Tensor] = []
+    for first, side in zip((True, False), sides, strict=True):
+        if all(map(is_linear, side)):
+            continue
+        gates: dict[fx.Node, fx.Node] = {}
+        for outer in dict.fromkeys(n for node in side for n in node.all_input_nodes if n not in side):
+            value = outer.meta.get("example_value")
+            if isinstance(value, Tensor) and value.requires_grad:
+                same = vm.out.call_method("detach", (value,), {})
+                made = vm.out.call_function(torch.where, (takes, *((value, same) if first else (same, value))), {})
+                gates[outer] = vm.out.node(made)
+                gated.append(value)
+                for node in (vm.out.node(same), gates[outer]):
+                    side[0].prepend(node)
+                    node.meta[GATE] = True
+        for node in side:
+            for outer, through in gates.items():
+                node.replace_input_with(outer, through)
+    return gated
 
 
 def ancestors(node: fx.Node) -> set[fx.Node]:
@@ -175,11 +216,11 @@ class Choices:
         self._alive: list[Tensor] = []
         # What a loop gives, what it is in eager where there is no round, and the condition of the first one.
         self.unless: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.gated: list[tuple[int, Tensor]] = []  # what goes through gates, behind so many writes
 
-    def choose(self, vm: Interpreter, predicate: Tensor, pairs: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
-        """What is behind the branch for each pair."""
+    def choose(self, vm: Interpreter, first: Tensor, pairs: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
+        """What is behind the branch for each pair, if a truth says whether the first side is taken."""
         out, choice = vm.out, self.new()
-        first = taken(vm, predicate)
         known: dict[tuple[int, int], Tensor] = {}
         for a, b in (pairs := list(pairs)):
             if (id(a), id(b)) not in known:
@@ -254,6 +295,8 @@ class Choices:
 
     def refusal(self, vm: Interpreter, results: Sequence[Tensor]) -> str | None:
         """Why what was chosen can be told from what eager gives; None: it cannot."""
+        if any(storage_of(tensor) in vm.out.writes[count:] for count, tensor in self.gated):
+            return "a tensor is written to of which one side of a branch takes gradients"  # eager may raise in backward
         reason = self._refusal(vm, results, self._relation())
         if reason is None or self._refusal(vm, results, self.may_be) is not None:
             return reason

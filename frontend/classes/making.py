@@ -209,8 +209,8 @@ def _check(vm: Interpreter, meta: type, bases: tuple[type, ...]) -> None:
     if objects.find_method(meta, "mro") is not None:
         raise GraphBreak(f"a class is made whose order {meta.__qualname__}.mro() decides")
     for base in bases:
-        if issubclass(base, Tensor | torch.autograd.Function | torch.jit.ScriptModule):
-            raise Unsupported("a class of tensors or of autograd's functions is defined inside the captured code")
+        if issubclass(base, Tensor | torch.jit.ScriptModule):
+            raise Unsupported("a class of tensors or of TorchScript is defined inside the captured code")
         if vm.is_frontend_class(base):
             raise Unsupported("a class is derived from one of capture's own")
 
@@ -248,6 +248,14 @@ def _subclasses(vm: Interpreter, cls: Any) -> Any:
     if not vm.is_created(cls):
         raise GraphBreak("the classes that derive from one of the caller's are listed")
     return vm.native(type.__subclasses__, cls)
+
+
+@ROWS.rule(type(torch.autograd.Function).__init__)
+def _init_function(vm: Interpreter, cls: Any, name: Any, bases: Any, namespace: Any) -> Any:
+    """The class of backward's nodes, which nobody but autograd looks at."""
+    if not vm.is_created(cls):
+        raise GraphBreak("a class of autograd's functions is set up again")
+    return vm.native(type(torch.autograd.Function).__init__, cls, name, bases, vm.materialize(namespace))
 
 
 # ---- classes that functions of Python's own make ----

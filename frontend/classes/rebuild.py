@@ -6,6 +6,8 @@ import _abc  # type: ignore[import-not-found]
 import enum
 from typing import Any
 
+import torch
+
 from ..errors import Unsupported
 from ..state import Interpreter
 from ..values.constant import is_constant
@@ -86,6 +88,8 @@ def _empty(residual: Any, cls: type, contents: dict[str, Any]) -> str:
     vm, emit = residual.vm, residual.emit
     if issubclass(type(cls), enum.EnumMeta):
         raise escapes(vm, cls, "it is an enumeration")
+    if issubclass(cls, torch.autograd.Function):
+        raise escapes(vm, cls, "it is a function of autograd's")
     if "_abc_impl" in contents and _abc._get_dump(cls)[0]:
         raise escapes(vm, cls, "other classes are registered with it")
     if "__name__" in contents:

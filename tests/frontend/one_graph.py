@@ -560,3 +560,37 @@ def formatted(x):
         message = f"bad tensor {x} of shape {tuple(x.shape)} with {x.max()}"
         raise ValueError(message)
     return x * 2
+
+
+# ---- writes, sides and classes ----
+
+
+@program((r(6), torch.tensor(2)), (r(6), torch.tensor(0)), (r(6), torch.tensor(9)))
+def written_up_to_a_read_number(x, k):
+    y = x.clone()
+    y[: k.item()] *= 3
+    y[k.item() :] = 1
+    return y
+
+
+@program((r(4),), ((t(4) - 3).requires_grad_(),), (torch.tensor([0.0, 1.0]).requires_grad_(),))
+def a_side_with_infinite_gradients(x):
+    y = x.sqrt() / x if x.sum() > 0 else x.sin().log()
+    return y * 2
+
+
+@program((r(4), 2.0), (r(4), 3.0))
+def a_function_of_autograds_defined_inside(x, s):
+    class Through(torch.autograd.Function):
+        scale = s
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.round()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.saved_tensors[0].cos() * Through.scale * s
+
+    return Through.apply(x).sum() + Through.apply(x * 2)

@@ -343,3 +343,37 @@ def test_capture_leaves_no_class_behind():
     fast(X)
     gc.collect()
     assert Base.__subclasses__() == []
+
+
+def test_a_function_of_autograds_that_outlives_the_graph():
+    """It breaks at its statement; derived and called without gradients it stays inside."""
+
+    def function(x, out):
+        class Doubled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient * 5
+
+        class Derived(Doubled):
+            pass
+
+        with torch.no_grad():
+            y = Derived.apply(x)
+        out.append(Derived if len(out) else Derived.__name__)
+        return Derived.apply(x) + y
+
+    for given, broken in (([], False), ([1], True)):
+        fast, log = compiled(function)
+        x = X.clone().requires_grad_()
+        for _ in range(2):
+            result = fast(x, found := list(given))
+            assert torch.equal(result, X * 4)
+            assert torch.equal(torch.autograd.grad(result.sum(), x)[0], torch.full((3,), 5.0))
+        assert bool(log.breaks) == broken
+        if broken:
+            assert torch.equal(found[1].apply(x), X * 2)
+            assert "a function of autograd's" in log.breaks[0].reason

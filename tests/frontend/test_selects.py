@@ -430,6 +430,30 @@ def not_finite(x, w):
     return y.sqrt() if y.sum() > 0 else y * 2
 
 
+def both_not_finite(x, w):
+    return 1 / (x * w) if x.sum() > 0 else (x * w).log() * w.rsqrt()
+
+
+def nested(x, w):
+    y = x * w
+    if x.sum() > 0:
+        return y.log() if x[1] > 0.7 else y.sqrt() / x
+    return y.exp() / y
+
+
+def written_later(x, w):
+    y = x * w
+    z = y.sqrt() if x.sum() > 1 else y.log() * x
+    y += 1
+    return z.detach() * y
+
+
+def gradient_inside(x, w):
+    y = x.detach().requires_grad_()
+    z = y.sqrt() if y.sum() > 0 else y.log()
+    return torch.autograd.grad(z.sum(), y)[0] * x * w
+
+
 def shared(x, w):
     y = (x * w).sqrt()
     return (y * 2 if x.sum() > 0 else y / 3) * w
@@ -445,7 +469,22 @@ def larger(x, w):
 
 
 @pytest.mark.parametrize(
-    "function", [added, different_leaves, not_finite, shared, earlier, larger], ids=lambda f: f.__name__
+    "function",
+    [
+        *(
+            added,
+            different_leaves,
+            not_finite,
+            both_not_finite,
+            nested,
+            written_later,
+            gradient_inside,
+            shared,
+            earlier,
+        ),
+        larger,
+    ],
+    ids=lambda f: f.__name__,
 )
 def test_gradients(function):
     """Zeros at a root of 0 are NaN, and no gradient is None."""
@@ -461,7 +500,47 @@ def test_gradients(function):
                 found.append([result.detach(), *(g.grad for g in given), result.requires_grad])
             for a, b in zip(*found):
                 assert torch.allclose(a, b, equal_nan=True) if isinstance(a, torch.Tensor) and b is not None else a is b
-    assert bool(log.breaks) == (function in (different_leaves, not_finite, earlier))
+    assert bool(log.breaks) == (function in (different_leaves, earlier, written_later))
+
+
+def test_a_gradient_of_a_gradient_through_one_side():
+    """The side that is not taken stays out of the second derivative, too."""
+
+    def function(x):
+        y = x.square().sqrt() * x if x.sum() > 0 else x.log() * x
+        return torch.autograd.grad(y.sum(), x, create_graph=True)[0].sum()
+
+    fast, log = compiled(function, number_backend)
+    for values in ([0.0, 1, 2], [0.0, -1, -2], [float("inf"), 1, 0], [1.0, 2, 3]):
+        want, got = (
+            [one := f(x := torch.tensor(values).requires_grad_()), *torch.autograd.grad(one, x)]
+            for f in (function, fast)
+        )
+        for a, b in zip(want, got, strict=True):
+            torch.testing.assert_close(b, a, equal_nan=True)
+    assert not log.breaks
+
+
+def test_what_backward_may_want_is_not_written_to():
+    """Eager raises in backward, where the side that is taken has saved what is written to."""
+
+    def function(x):
+        y = x * 1
+        z = y.sqrt() if x.sum() > 0 else y.log()
+        y.mul_(2)
+        return (z + y).sum()
+
+    fast, log = compiled(function, number_backend)
+    for values in ([1.0, 2], [-1.0, -2]):
+        found = []
+        for f in (function, fast):
+            x = torch.tensor(values).requires_grad_()
+            try:
+                found.append(torch.autograd.grad(f(x), x)[0].tolist())
+            except RuntimeError as error:
+                found.append(str(error)[:40])
+        assert found[0] == found[1]
+    assert "takes gradients" in log.breaks[0].reason
 
 
 _VALUES = [
