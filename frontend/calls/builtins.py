@@ -350,8 +350,8 @@ ROWS.rule(types.ModuleType.__getattribute__, type.__getattribute__)(objects.load
 
 
 @ROWS.rule(bool)
-def _bool(vm: Interpreter, *args: Any) -> Any:
-    return truth_of(vm, args[0]) if args else False
+def _bool(vm: Interpreter, value: Any = False, /) -> Any:
+    return truth_of(vm, value)
 
 
 @ROWS.rule(math.sqrt)

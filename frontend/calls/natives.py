@@ -31,6 +31,7 @@ import importlib.util
 import inspect
 import io
 import itertools
+import marshal
 import math
 import operator
 import os
@@ -125,6 +126,7 @@ _all(*_TIMES, decimal.Decimal, torch.Size, torch.finfo, torch.iinfo, torch.dtype
 _all(torch.device, but="__enter__ __exit__ __call__")
 _all(builtins, but=" ".join([*tables.REFUSED_BUILTINS, "id", "aiter", "anext"]))
 _all(math, cmath, operator, itertools, functools, unicodedata, binascii, zlib)
+ROWS.describe(marshal.dumps, marshal.loads)
 _all(_bisect, _heapq, _sre, _stat, _string, _struct, _typing, _collections)
 ROWS.describe(*(getattr(collections, "namedtuple", None),), type(operator))
 ROWS.describe(sys.intern, sys.getsizeof)

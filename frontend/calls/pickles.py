@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..bytecode.generator import InterpretedGenerator
 from ..errors import CaptureError, GraphBreak, UserRaise
 from ..graph.dynamic import concrete
 from ..guards.source import Const
@@ -25,6 +26,7 @@ from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
+from ..values.function import CallBack
 from ..values.kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance
 from .registry import Rows
 
@@ -147,6 +149,10 @@ class _Writer(_PICKLER):  # type: ignore[misc]
             obj = self.plain.setdefault(id(obj), (obj, obj.force()))[1]
         obj = concrete(obj) if type(obj) in SYMBOLIC else obj
         kind = type(obj)
+        if isinstance(obj, InterpretedGenerator):
+            raise UserRaise(TypeError(f"cannot pickle '{obj.kind}' object"))
+        if kind is CallBack:  # what an iterator of C's calls
+            obj, kind = obj.function, type(obj.function)
         if isinstance(obj, Tensor) or kind in SYMBOLIC or vm.is_frontend_class(kind) or kind is types.GeneratorType:
             raise GraphBreak(f"a {vm.type_of(obj).__name__} is pickled")
         vm.refuse_iterator(obj)
@@ -313,7 +319,7 @@ _OLD_NAMES = {
     ("__builtin__", name) for name in ("list", "tuple", "dict", "set", "frozenset", "iter", "reversed", "object")
 }
 _OLD_NAMES |= {
-    ("__builtin__", name) for name in ("xrange", "enumerate", "zip", "map", "bytearray", "getattr", "complex")
+    ("__builtin__", name) for name in ("xrange", "enumerate", "zip", "map", "bytearray", "getattr", "complex", "slice")
 }
 _OLD_NAMES |= {("copy_reg", "_reconstructor"), ("itertools", "izip"), ("itertools", "imap")}
 

@@ -161,12 +161,15 @@ def _twin_of_class(cls: type) -> Any:
     return known if methods and same and known.__flags__ & IMMUTABLE_TYPE else None
 
 
+_OF_BOOL = inspect.Signature([inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, default=False)])  # 3.11 has none
+
+
 def is_misfit(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a C function does not take that many arguments, or these keywords."""
-    if not isinstance(function, types.BuiltinFunctionType | types.MethodDescriptorType):
+    if not isinstance(function, types.BuiltinFunctionType | types.MethodDescriptorType) and function is not bool:
         return False
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function) if function is not bool else _OF_BOOL
     except ValueError:
         return False
     try:

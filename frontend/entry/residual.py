@@ -593,7 +593,7 @@ _BUILDERS: dict[type, Any] = {
     **dict.fromkeys((Linear, Pullback, Transformed), lambda r, v: r._fresh(v, v.text(r))),
     weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
     **dict.fromkeys((io.StringIO, io.BytesIO), Residual._stream),
-    Identity: lambda r, v: r._fresh(v, f"{r.emit.constant(id, 'id_of')}({r.value(v.value)})"),
+    Identity: lambda r, v: r._fresh(v, f"{r.emit.constant(v.number, 'number_of')}({r.value(v.value)})"),
     Text: Residual._text,
     TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import re
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,10 +40,18 @@ class Identity:
         if type(other) is Identity:
             if self.number is not other.number:
                 raise _refusal()
-            return is_same(self.vm, self.value, other.value)
+            return len(mine := self._parts()) == len(theirs := other._parts()) and all(
+                is_same(self.vm, x, y) for x, y in zip(mine, theirs, strict=True)
+            )
         if not self.made and isinstance(other, int):
             raise _refusal()
         return self.made and other == self.number(self.value)
+
+    def _parts(self) -> tuple[Any, ...]:
+        """The objects whose addresses the number is made of: each time that a method is read it is another object, with the hash of the last one."""
+        value = self.value
+        bound = self.number is hash and isinstance(value, types.MethodType)
+        return (value.__self__, value.__func__) if bound else (value,)
 
     def __ne__(self, other: object) -> bool:
         return not self == other

@@ -97,7 +97,9 @@ def checked_iterator(vm: Interpreter, made: Any) -> Any:
 def binary_by_methods(vm: Interpreter, symbol: str, name: str, left: Any, right: Any) -> Any:
     """`left symbol right`, where an operand has Python methods for it."""
     if symbol.endswith("="):
-        method = objects.lookup(type(left), f"__i{name}__")[0]
+        method, owner = objects.lookup(type(left), f"__i{name}__")
+        if method is None and owner is not None:
+            vm.native(method)  # which is the error
         if isinstance(method, types.FunctionType):
             result = vm.call(method, (left, right), {})
             if result is not NotImplemented:
