@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import types
+import weakref
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
+
+from torch import Tensor
 
 from ...ir.snapshots import members
 from ..breaks.breaks import Restart
 from ..errors import CaptureError, GraphBreak
 from ..guards.source import Fetch
 from ..state import Generator, Interpreter
+from ..values.kinds import isinstance, namespace_of
 from ..values.lazy import Unread
 from .frame import Frame
 from .instruction import Program, disassemble
@@ -113,11 +117,28 @@ def holds_open(value: Any, depth: int = 2) -> bool:
 
 
 def is_noticed(value: Any) -> bool:
-    """Whether a variable's letting go of a value may be seen: real generators have something to do then."""
+    """Whether a variable's letting go of a value may be seen: real generators have something to do then, weak references are dead.
+
+    These are asked of what the variable holds and of its items or attributes.
+    """
     value = value.value if type(value) is Unread else value
+    plain = not isinstance(value, (*_ELSEWHERE, weakref.ProxyType, weakref.CallableProxyType))
+    attributes = namespace_of(value) if plain else None
+    if _is_referred_to(value) or attributes and any(map(_is_referred_to, attributes.values())):
+        return True
     if type(value) not in HOLDERS:
         return False
+    if any(map(_is_referred_to, _held(value))):
+        return True
     return any(type(v) is types.GeneratorType and closes(v) for v in (value, *_held(value)))
+
+
+def _is_referred_to(value: Any) -> bool:
+    return not isinstance(value, _ELSEWHERE) and weakref.getweakrefcount(value) > 0
+
+
+# What others hold, too; fake tensors have weak references of torch's.
+_ELSEWHERE = (Tensor, type, types.ModuleType, types.FunctionType)
 
 
 def _held(value: Any) -> Iterable[Any]:

@@ -37,6 +37,7 @@ from ..values import sets
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
+from ..values.held import behind
 from ..values.kinds import isinstance
 from ..values.protocol import ask_length
 from ..values.sets import check_history
@@ -477,7 +478,8 @@ def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs:
     if called_row(cls) is None and called_row(twin_of(cls)) is None:
         raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
     made = c_call(vm, cls, args, kwargs)
-    return vm.create(made) if user_class or cls is object or hasattr(made, "__dict__") else made
+    pythons = user_class or cls is object or "__slots__" in vars(cls)
+    return vm.create(made) if pythons or hasattr(made, "__dict__") else made
 
 
 def _made_again(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -572,6 +574,7 @@ _BY_KIND: dict[type, Any] = {
     staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
     InstanceDict: _helper,
     weakref.ReferenceType: weak.read,
+    weakref.CallableProxyType: lambda vm, proxy, args, kwargs: Then(behind(vm, proxy), args, kwargs),
 } | dict.fromkeys(C_DESCRIPTORS, _descriptor)
 
 fill(
@@ -582,6 +585,7 @@ fill(
         library.ROWS,
         order.ROWS,
         pickles.ROWS,
+        weak.ROWS,
         torch_rules.ROWS,
         transforms.ROWS,
         messages.ROWS,

@@ -154,7 +154,9 @@ def _hash(vm: Interpreter, obj: Any) -> Any:
         return answered(vm, hash, obj, "__hash__", vm.call(method, (obj,), {}))
     if isinstance(obj, torch.SymInt | torch.SymFloat):
         obj = vm.native(int if isinstance(obj, torch.SymInt) else float, obj)
-    if objects.lookup(type(obj), "__hash__")[1] in (object, types.MethodType) and not isinstance(obj, InterpretedGenerator):
+    if objects.lookup(type(obj), "__hash__")[1] in (object, types.MethodType) and not isinstance(
+        obj, InterpretedGenerator
+    ):
         return Identity(vm, obj, hash)
     if not _has_known_hash(vm, obj):
         raise GraphBreak("hash() of an object is read")

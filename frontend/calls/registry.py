@@ -161,7 +161,9 @@ def _twin_of_class(cls: type) -> Any:
     return known if methods and same and known.__flags__ & IMMUTABLE_TYPE else None
 
 
-_OF_BOOL = inspect.Signature([inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, default=False)])  # 3.11 has none
+_OF_BOOL = inspect.Signature(
+    [inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, default=False)]
+)  # 3.11 has none
 
 
 def is_misfit(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

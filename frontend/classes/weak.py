@@ -6,19 +6,38 @@ So one is only read while a variable, or what hangs on one, is seen to hold the 
 from __future__ import annotations
 
 import operator
+import weakref
 from typing import Any
 
+from torch import Tensor
+
+from ..calls.registry import Rows
+from ..errors import GraphBreak
 from ..guards.source import Fetch
 from ..state import Interpreter
 from ..values.held import check_alive, in_eager, is_dropped
+from ..values.kinds import isinstance
 
-__all__ = ["check_callback", "read"]
+__all__ = ["ROWS", "check_callback", "read"]
+
+ROWS = Rows()
 
 
 def check_callback(vm: Interpreter, args: tuple[Any, ...]) -> None:
     """Break before a reference is made to what the call itself made, with a callback: it would run when that is dropped."""
     if len(args) > 1 and args[1] is not None and is_dropped(vm, args[0]):
         raise in_eager("a weak reference has a callback, which runs when CPython drops the object")
+
+
+@ROWS.rule(weakref.proxy)
+def _proxy(vm: Interpreter, obj: Any, callback: Any = None, /) -> Any:
+    """`weakref.proxy(obj)`: attributes are those of the object, anything else breaks the graph."""
+    if not vm.is_created(obj) or isinstance(obj, Tensor):
+        raise GraphBreak("a weak proxy is made of an object that the call has not made")
+    check_callback(vm, (obj, callback))
+    made = vm.create(vm.native(weakref.proxy, obj))
+    vm.recipes[id(made)], vm.user.opaque[id(made)] = (weakref.proxy, (obj,), {}), "a weak proxy"
+    return made
 
 
 def read(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -40,6 +40,7 @@ from ..transforms.rules import Linear, Pullback, Transformed
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
+from ..values.held import PROXIES
 from ..values.identity import Identity
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
@@ -454,10 +455,8 @@ class Residual:
         if value.closed:
             raise Unsupported("a file in memory that is closed is returned or stored")
         name = self._fresh(value, f"{self.emit.constant(type(value), type(value).__name__)}()")
-        *facts, attributes = value.__getstate__()
-        self.post.append(
-            f"{name}.__setstate__(({', '.join(map(self.value, facts))}, {self.value(attributes or None)}))"
-        )
+        *facts, more = value.__getstate__()
+        self.post.append(f"{name}.__setstate__(({', '.join(map(self.value, (*facts, more or None)))}))")
         return name
 
     def _slice(self, value: slice) -> str:
@@ -591,6 +590,7 @@ _BUILDERS: dict[type, Any] = {
     **dict.fromkeys((operator.itemgetter, operator.attrgetter), getter),
     operator.methodcaller: method_caller,
     **dict.fromkeys((Linear, Pullback, Transformed), lambda r, v: r._fresh(v, v.text(r))),
+    **dict.fromkeys(PROXIES, Residual._object),
     weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
     **dict.fromkeys((io.StringIO, io.BytesIO), Residual._stream),
     Identity: lambda r, v: r._fresh(v, f"{r.emit.constant(v.number, 'number_of')}({r.value(v.value)})"),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..breaks.pieces import Piece
 from ..errors import CaptureError
+from ..values.kinds import isinstance
 
 __all__ = ["write_reproducer"]
 

@@ -9,6 +9,7 @@ import gc
 import io
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..errors import GraphBreak
 from ..state import Interpreter
 from .kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 
-__all__ = ["check_alive", "held_in_c", "in_eager", "is_dropped", "reduced"]
+__all__ = ["PROXIES", "behind", "check_alive", "held_in_c", "in_eager", "is_dropped", "reduced"]
 
 _MOST = 20_000  # objects that are looked at
 _KEPT = (type, types.ModuleType, types.BuiltinFunctionType)
@@ -139,3 +140,13 @@ def _reached(vm: Interpreter) -> Iterator[Any]:
 
 
 _HOLDERS = (list, tuple, dict, set, frozenset, collections.deque, types.CellType, types.MethodType)
+PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
+
+
+def behind(vm: Interpreter, proxy: Any) -> Any:
+    """The object that a weak proxy stands for; one of the caller's breaks the graph."""
+    recipe = vm.recipes.get(id(proxy))
+    if recipe is None:
+        raise GraphBreak("a weak proxy of the caller's is used")
+    check_alive(vm, recipe[1][0])
+    return recipe[1][0]

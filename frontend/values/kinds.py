@@ -12,6 +12,7 @@ import functools
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,11 @@ def is_honest(kind: Any) -> bool:
     """Whether reading `__class__` of an instance runs nothing of the program's."""
     if kind in _KNOWN:
         return True
+    if kind in (
+        weakref.ProxyType,
+        weakref.CallableProxyType,
+    ):  # it says of itself what its object says, or that this is gone
+        return False
     look = type.__getattribute__
     if not kind.__flags__ & HEAP_TYPE or str(look(kind, "__module__")).partition(".")[0] in ("torch", _PACKAGE):
         _KNOWN.add(kind)

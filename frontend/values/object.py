@@ -23,6 +23,7 @@ from ..guards.definitions import MISSING, can_change, lookup
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter
 from .container import InstanceDict
+from .held import PROXIES, behind
 from .kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance, namespace_of
 from .namespaces import (
     MEMBERS,
@@ -75,6 +76,8 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         value = vm.overrides.load(obj, name) if vm.overrides.is_marked(obj) else NotImplemented
         return load_tensor_attr(vm, obj, name) if value is NotImplemented else value
     kind = type(obj)
+    if kind in PROXIES:
+        return load_attr(vm, behind(vm, obj), name)
     if name == "__class__" and vm.is_frontend_class(kind):
         return vm.type_of(obj)
     if name == "__context__" and isinstance(obj, BaseException) and obj.__context__ is None:
@@ -83,10 +86,8 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         return vm.type_of(obj) if name == "__class__" else _number_attr(vm, obj, name)
     if kind is types.ModuleType:
         return _module_attr(vm, obj, name)
-    if (
-        isinstance(obj, enum.Enum) and not vm.is_created(type(obj)) and vm.user.source_of(obj) is None
-    ):  # a constant, whose attributes may change
-        vm.user.track(obj, obj, Const(obj, str(obj)))
+    if isinstance(obj, enum.Enum) and not vm.is_created(type(obj)) and vm.user.source_of(obj) is None:
+        vm.user.track(obj, obj, Const(obj, str(obj)))  # a constant, whose attributes may change
     if isinstance(obj, type):
         return _class_attr(vm, obj, name)
     if kind is Super:
@@ -437,24 +438,26 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     if isinstance(obj, Tensor):
         if not vm.overrides.is_marked(obj) or vm.overrides.store(obj, name, value) is NotImplemented:
             store_tensor_attr(vm, obj, name, value)
-        return
+        return None
     kind = type(obj)
+    if kind in PROXIES:
+        return store_attr(vm, behind(vm, obj), name, value)
     if isinstance(obj, type | types.ModuleType):
         if vm.is_created(obj):
             vm.native(setattr, obj, name, value)
-            return
+            return None
         if obj is sys and name in ("stdin", "stdout", "stderr"):
             vm.effects.globals[id(sys.__dict__), name] = sys.__dict__, value
-            return
+            return None
         if isinstance(obj, enum.EnumType) and name in obj._member_map_ and type(obj) is enum.EnumType:
             vm.native(setattr, obj, name, value)  # which refuses
         if isinstance(obj, types.ModuleType) and type(obj) is types.ModuleType and not vm.is_library(obj.__name__):
             vm.effects.globals[id(obj.__dict__), name] = (obj.__dict__, value)
-            return
+            return None
         if isinstance(obj, type) and _is_plain_class_value(vm, obj, name, value):
             vm.effects.write_attr(obj, name, value)
             vm.effects.classes = True
-            return
+            return None
         raise Unsupported(
             f"an attribute of the {'class' if isinstance(obj, type) else 'module'} {obj.__name__} is assigned: {name}"
         )
@@ -551,15 +554,14 @@ def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any
 
 def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
     """`del obj.name`."""
+    obj = behind(vm, obj) if type(obj) in PROXIES else obj
     if find_method(type(obj), "__delattr__") not in (None, nn.Module.__delattr__):
         vm.call(find_method(type(obj), "__delattr__"), (obj, name), {})
-        return
+        return None
     if isinstance(obj, Tensor) and name == "grad":  # None from then on
-        store_tensor_attr(vm, obj, name, None)
-        return
+        return store_tensor_attr(vm, obj, name, None)
     if isinstance(obj, type) and vm.is_created(obj):
-        vm.native(delattr, obj, name)
-        return
+        return vm.native(delattr, obj, name)
     if isinstance(obj, Tensor | type | types.ModuleType):
         raise Unsupported(f"an attribute is deleted: {name}")
     generic_delete(vm, obj, name)

@@ -235,3 +235,52 @@ def test_names_that_change_between_calls() -> None:
     delattr(Open, "one")
     assert function(X, value)[1] == ["three", "two"]
     assert not log.breaks
+
+
+class Blocked:
+    __imul__ = None
+    __add__ = None
+
+    def __mul__(self, other: Any) -> int:
+        return 3
+
+    def __radd__(self, other: Any) -> int:
+        return 4
+
+
+class Adds:
+    def __add__(self, other: Any) -> int:
+        return 5
+
+
+def test_operators_that_a_class_blocks() -> None:
+    def in_place() -> Any:
+        made = Blocked()
+        made *= 2
+        return made
+
+    steps = [in_place, lambda: Blocked() * 2, lambda: Blocked() + 1, lambda: Adds() + Blocked(), lambda: 1 + Blocked()]
+
+    def function(x: Tensor) -> Any:
+        found: list[Any] = []
+        for step in steps:
+            try:
+                found.append(step())
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    assert check(function, X).breaks == []
+
+
+def test_truths_of_arguments_that_do_not_fit() -> None:
+    def function(x: Tensor) -> Any:
+        found: list[Any] = [bool(), bool(2)]
+        for step in (lambda: bool(1, 2), lambda: bool(x=1)):
+            try:
+                found.append(step())
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    assert check(function, X).breaks == []

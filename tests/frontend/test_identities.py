@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 from harness import check, compiled
 from torch import Tensor
@@ -93,3 +94,43 @@ def test_what_the_number_is_breaks_the_graph() -> None:
     a = [1]
     for known in ({id(a): 1}, {}, [id(a)], {id(a)}):
         assert fast(X, a, known)[1:] == program(X, a, known)[1:]
+
+
+class Method:
+    def first(self) -> None: ...
+
+    def second(self) -> None: ...
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        raise TypeError("a method is hashed by where its object lies")
+
+
+def test_hashes_that_are_given_out() -> None:
+    def function(x: Tensor, holder: Any) -> Any:
+        made, node = Method(), Node()
+        return x + 1, (node, made, holder), (hash(node), hash(made.first), hash(holder.first), id(node))
+
+    fast, log = compiled(function)
+    for holder in (Method(), Method()):
+        _, (node, made, _), numbers = fast(X, holder)
+        assert numbers == (hash(node), hash(made.first), hash(holder.first), id(node))
+    assert log.breaks == []
+
+
+def test_hashes_of_methods_are_compared() -> None:
+    def function(x: Tensor) -> Any:
+        a, b = Method(), Method()
+        mine = hash(a.first)
+        return x, mine == hash(a.first), mine == hash(b.first), mine == hash(a.second), mine == hash(a)
+
+    def allowed(x: Tensor) -> Any:
+        a, b = Method(), Method()
+        mine = hash(a.first)
+        return x, mine == hash(a.first), mine == hash(b.first), mine == hash(a.second)
+
+    assert check(allowed, X).breaks == []
+    with pytest.raises(TypeError, match="where its object lies"):
+        compiled(function)[0](X)

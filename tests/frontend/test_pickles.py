@@ -6,6 +6,7 @@ import collections
 import copy
 import copyreg
 import enum
+import marshal
 import pickle
 from typing import Any
 
@@ -203,3 +204,17 @@ def test_copies_of_the_caller_s() -> None:
             s.a = 1 if kind is Stateful else value
             got, want = fast(X, s)[1:], program(X, s)[1:]
             assert got == want and (kind is Stateful or got[0] is value)
+
+
+def test_slices_plain_data_and_what_is_refused() -> None:
+    def function(x: torch.Tensor) -> Any:
+        said = ""
+        try:
+            pickle.dumps(i for i in ())
+        except TypeError as error:
+            said = str(error)
+        old = [pickle.loads(pickle.dumps(slice(1, 2), protocol)) for protocol in range(5)]
+        counted = pickle.loads(pickle.dumps(iter(int, 1)))
+        return x + 1, said, old, next(counted), marshal.loads(marshal.dumps([1, ("a", None)]))
+
+    assert check(function, X).breaks == []

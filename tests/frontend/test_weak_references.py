@@ -96,3 +96,127 @@ def test_gone(program: Callable[..., Any]) -> None:
     for _ in range(2):
         assert function(X)[1:] == program(X)[1:]
     assert log.fallbacks
+
+
+# ---- proxies ----
+
+
+class Linked:
+    __slots__ = ("__weakref__", "label", "next")
+
+    def __call__(self, more: Any) -> Any:
+        return self.label + more
+
+    def __len__(self) -> int:
+        return 3
+
+
+def proxied(x: Tensor) -> Any:
+    made = Linked()
+    proxy = weakref.proxy(made)
+    proxy.label, proxy.next = x * 2, weakref.proxy(made)
+    del proxy.next
+    missing = ""
+    try:
+        proxy.next
+    except AttributeError as error:
+        missing = str(error)
+    return proxy(1) + made.label, weakref.proxy(made) is proxy, proxy is made, missing
+
+
+def in_a_ring(x: Tensor) -> Any:
+    first, second = Linked(), Linked()
+    first.next, second.next = weakref.proxy(second), weakref.proxy(first)
+    first.label, second.label = x, x + 1
+    return first.next.label + first.next.next.label
+
+
+@pytest.mark.parametrize("function", [proxied, in_a_ring])
+def test_proxies_are_the_object(function: Callable[..., Any]) -> None:
+    assert check(function, X).breaks == []
+
+
+def test_proxies_that_are_given_out() -> None:
+    def function(x: Tensor) -> Any:
+        made = Linked()
+        made.label = x + 1
+        return made, weakref.proxy(made)
+
+    fast, log = compiled(function)
+    for _ in range(2):
+        made, proxy = fast(X)
+        assert weakref.proxy(made) is proxy and torch.equal(proxy.label, X + 1)
+    assert log.breaks == []
+
+
+HELD = Made()
+HELD_PROXY = weakref.proxy(HELD)
+
+
+def of_the_callers(x: Tensor) -> Any:
+    return x * HELD_PROXY.held, weakref.proxy(HELD) is HELD_PROXY
+
+
+def dead(x: Tensor) -> Any:
+    made = Made()
+    proxy = weakref.proxy(made)
+    del made
+    try:
+        return x, proxy.held
+    except ReferenceError as error:
+        return x, str(error)
+
+
+def with_a_callback(x: Tensor) -> Any:
+    said: list[str] = []
+    made = Made()
+    proxy = weakref.proxy(made, lambda _: said.append("gone"))
+    held = proxy.held
+    del made
+    return x, said, held
+
+
+def other_uses(x: Tensor) -> Any:
+    made = Linked()
+    proxy = weakref.proxy(made)
+    return x, len(proxy), bool(proxy), proxy == made, isinstance(proxy, Linked)
+
+
+@pytest.mark.parametrize("function", [of_the_callers, dead, with_a_callback, other_uses])
+def test_other_proxies_are_cpythons(function: Callable[..., Any]) -> None:
+    fast, log = compiled(function)
+    for HELD.held in (2, 3):
+        found, expected = fast(X), function(X)
+        assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
+    assert log.breaks or log.fallbacks
+
+
+def test_what_a_variable_holds_lives_behind_breaks(capsys: pytest.CaptureFixture[str]) -> None:
+    def direct(x: Tensor) -> Any:
+        made = Made()
+        reference, proxy = weakref.ref(made), weakref.proxy(made)
+        proxy.held = 1
+        for _ in range(3):
+            print("-")
+        first = reference() is None
+        print("-")
+        return x, first, reference() is None, proxy.held
+
+    def nested(x: Tensor) -> Any:
+        kept, outer = [Made()], Made()
+        outer.held = Made()
+        first, second = weakref.ref(kept[0]), weakref.ref(outer.held)
+        for _ in range(3):
+            print("-")
+        print(first() is None)
+        return x, first() is None, second() is None
+
+    def given(x: Tensor, proxy: Any) -> Any:
+        print("-")
+        return x, repr(type(proxy))
+
+    gone = weakref.proxy(Made())
+    for function, args in ((direct, ()), (nested, ()), (given, (gone,))):
+        fast, _ = compiled(function)
+        for _ in range(2):
+            assert fast(X, *args)[1:] == function(X, *args)[1:]
