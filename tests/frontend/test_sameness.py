@@ -168,7 +168,8 @@ def test_sets_of_functions_and_modules():
     assert same(fast(x, torch.cos, layer), program(x, torch.cos, layer))
     layers.remove(layer)
     assert same(fast(x, torch.cos, layer), program(x, torch.cos, layer))
-    assert not log.breaks and not log.fallbacks
+    # Whether such a set's order tells of items that are gone, depends on where its items happen to lie.
+    assert all("order depends on items that were removed" in b.reason for b in log.breaks) and not log.fallbacks
 
 
 def test_what_is_in_a_set_is_not_asked_during_capture():
