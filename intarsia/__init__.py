@@ -30,6 +30,7 @@ try:
         substitute_in_graph,
     )
     from .counters import counters
+    from .exchange.from_stablehlo import from_stablehlo
     from .explain.explanation import Explanation, explain
     from .explain.logs import set_logs, set_logs_from_environment
     from .explain.stages import Lowered, lower
@@ -88,6 +89,7 @@ __all__ = [
     "disable",
     "explain",
     "export",
+    "from_stablehlo",
     "graph_break",
     "is_compiling",
     "is_exporting",

@@ -20,7 +20,7 @@ __all__ = ["ROWS", "branch"]
 ROWS = Rows()
 
 
-@ROWS.rule(torch.cond)
+@ROWS.rule(torch.cond, COND)  # the operator itself, as graphs call it
 @rule
 def _cond(vm: Interpreter, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     operands = vm.materialize(operands)

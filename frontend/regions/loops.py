@@ -31,14 +31,25 @@ def _nested_region(vm: Interpreter, function: Any, *args: Any, **kwargs: Any) ->
 @ROWS.rule(CALLS["while_loop"])
 @rule
 def _while_loop(vm: Interpreter, cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
+    return _looped(vm, cond_fn, body_fn, carried_inputs, ())
+
+
+@ROWS.rule(WHILE_LOOP)
+@rule
+def _while_loop_of_a_graph(vm: Interpreter, cond_fn: Any, body_fn: Any, carried_inputs: Any, more: Any = ()) -> Any:
+    """The operator itself, as graphs call it: both functions take `more` behind what is carried."""
+    return _looped(vm, cond_fn, body_fn, carried_inputs, tuple(vm.materialize(more)))
+
+
+def _looped(vm: Interpreter, cond_fn: Any, body_fn: Any, carried_inputs: Any, more: tuple[Any, ...]) -> Any:
     vm.need_symbols()  # AOTAutograd counts the rounds by a symbol
     carried = vm.materialize(carried_inputs)
     leaves, tree = _leaves("while_loop", carried)
     if type(carried) is not tuple:
         raise GraphBreak("while_loop carries something else than a tuple")
     condition, body = _Loop(vm, "the condition of while_loop", leaves), _Loop(vm, "the body of while_loop", leaves)
-    asked = condition.capture(lambda given: (cond_fn, pytree.tree_unflatten(given, tree)))
-    again = body.capture(lambda given: (body_fn, pytree.tree_unflatten(given, tree)))
+    asked = condition.capture(lambda given: (cond_fn, (*pytree.tree_unflatten(given, tree), *more)))
+    again = body.capture(lambda given: (body_fn, (*pytree.tree_unflatten(given, tree), *more)))
     if len(asked.results) != 1 or asked.results[0].shape != () or asked.results[0].dtype != torch.bool:
         raise GraphBreak("the condition of while_loop gives something else than one truth value")
     found = unlike(leaves, again.results)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...passes.core.base import LEVELS
 from .emit import EMITTED
+from .imports import SOURCES
 from .machines import TARGETS
 
 # group -> flags and what argparse is told of them
@@ -36,6 +37,10 @@ GROUPS: dict[str, tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = {
         (
             ("--opt-bisect-limit",),
             {"type": int, "metavar": "N", "help": "leave out all passes behind the first N that nothing else needs"},
+        ),
+        (
+            ("--from",),
+            {"dest": "source", "choices": SOURCES, "help": "the input is no IR but a program of another compiler"},
         ),
         (("--run-reproducer",), {"metavar": "FILE", "help": "run the pipeline that a reproducer names, on that file"}),
     ),

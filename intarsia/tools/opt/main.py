@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ParseError
 
@@ -36,6 +37,7 @@ from .bisect import kept_passes
 from .check import Checker, Stages, WrongPass, run_on_target
 from .emit import emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
+from .imports import imported, with_constants
 from .machines import machine_of, moved
 from .reduce import Test, reduced
 from .values import Inputs, inputs_of, sizes_of
@@ -201,18 +203,22 @@ class _Command:
 
     def _chunk(self, text: str, name: str) -> str:
         args = self.args
-        positions = PositionParser(self.ctx.clone(), text, name)
-        module = positions.parse_module()
-        if not args.disable_verify:
-            verify_located(module, positions)
+        constants: Sequence[Tensor] = ()
+        if args.source:
+            made = imported(text, name)
+            module, constants = made.module, made.constants
+        else:
+            positions = PositionParser(self.ctx.clone(), text, name)
+            module = positions.parse_module()
+            if not args.disable_verify:
+                verify_located(module, positions)
         if args.reduce:
             test = Test(args.test, main, args.test_seconds, args.test_prints)
             return self._text(reduced(module, test, lambda line: print(line, file=sys.stderr)))
         self.recording, self.record = Recording(), PassRecord(print_module(module))
         passes = self._passes_for(module)
-        inputs = (
-            inputs_of(module, args.inputs, self.sizes) if args.run or args.run_compiled or args.check_each else None
-        )
+        wanted = args.run or args.run_compiled or args.check_each
+        inputs = with_constants(inputs_of(module, args.inputs, self.sizes), constants) if wanted else None
         stages = Stages(module, inputs) if (args.run or args.run_compiled) and inputs else None
         ctx = CompileContext(self.machine, Diagnostics(want_remarks=args.remarks or args.emit == "html"))
         self._run(ctx, module, passes, inputs, stages)
