@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import ClassVar
 import torch
 
 import intarsia
-from intarsia.extend import Op, Walk, dtype_of, loop, memory_of, parse_module
+from intarsia.extend import Op, Target, Walk, dtype_of, loop, memory_of
 
 TYPES = {"f32": "float", "f64": "double", "i64": "int64_t", "i32": "int32_t", "bool": "uint8_t"}
 SCALARS = {  # the scalar table's operations that C's library has; others are an error that names them
@@ -132,11 +133,14 @@ def c_function(kernel: loop.Kernel) -> str:
 HEAD = "#include <math.h>\n#include <stdint.h>\n\n"
 
 
-def c_source(fn: object, *args: torch.Tensor) -> tuple[str, list[str]]:
-    """The C of a function's kernels, and their names in the order of the program."""
-    module = parse_module(intarsia.lower(fn, *args).stages["lower"])
-    kernels = [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]
-    return HEAD + "\n".join(map(c_function, kernels)), [op["sym_name"] for op in kernels]
+class PlainC(Target):
+    """`lower(fn, x, target=PlainC)`, `passes-opt --load c99_target.py --emit c99`: a function for each kernel."""
+
+    name = "c99"
+    stage = "lower"  # the plain loops, before any pass chooses better ones
+
+    def write(self, module):
+        return HEAD + "\n".join(c_function(op) for op in module.body.block.ops if isinstance(op, loop.Kernel))
 
 
 def compiled(source: str) -> ctypes.CDLL:
@@ -156,7 +160,8 @@ def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 if __name__ == "__main__":
     x, w = torch.randn(8, 40), torch.randn(40)
-    source, names = c_source(norm, x, w)
+    source = intarsia.lower(norm, x, w, target=PlainC).source()
+    names = re.findall(r"^int (\w+)\(", source, flags=re.M)
     out = torch.empty(8, 40)
     result = getattr(compiled(source), names[0])(*(ctypes.c_void_p(t.data_ptr()) for t in (x, w, out)))
     print(source.splitlines()[3])

@@ -4,15 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from xdsl.dialects.builtin import ModuleOp
 
 import intarsia
-from intarsia.ir.dialects.prim import ELEMENTWISE
-from intarsia.passes.core.base import Pass
-from intarsia.passes.core.context import CompileContext
-from intarsia.passes.core.rewriter import Rewrite, apply_rules, producer
+from intarsia.extend import CompileContext, ModuleOp, Pass, Rewrite, apply_rules, prim, producer
 
-Exp, Log = ELEMENTWISE["exp"], ELEMENTWISE["log"]
+Exp, Log = prim.ELEMENTWISE["exp"], prim.ELEMENTWISE["log"]
 
 
 def log_of_exp(op: Any) -> Rewrite:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import intarsia
-from intarsia.extend import Op, parse_module, prim
+from intarsia.extend import Op, Target, prim
 
 SCALARS = {  # the scalar table's operations; others are an error that names them
     **{op: f"{{0}} {sign} {{1}}" for op, sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/"))},
@@ -88,18 +88,21 @@ def write_iota(op: Op) -> str:
     )
 
 
-def numpy_source(text: str) -> str:
+def numpy_source(module) -> str:
     """The Python of a module at the level `prim`: a function of arrays."""
-    (func,) = [op for op in parse_module(text).body.block.ops if isinstance(op, prim.Func)]
-    if func.get("mutations") or any(spec[0] != "value" for spec in func["results"]):
+    (func,) = [op for op in module.body.block.ops if isinstance(op, prim.Func)]
+    results = func.get("results") or [("value", k) for k in range(len(func.block_body.last_op.operands))]
+    if func.get("mutations") or any(spec[0] != "value" for spec in results):
         raise NotImplementedError("functions that change or give back their arguments")
     names = {argument: f"x{k}" for k, argument in enumerate(func.block_body.args)}
     lines = [f"def run({', '.join(names.values())}):"]
-    lines += [f"    {name} = x{k}.shape[{d}]" for name, k, d, *_ in func["symbols"]]
+    if any(d < -1 for _, _, d, *_ in func["symbols"]):
+        raise NotImplementedError("strides that change")
+    lines += [f"    {name} = {f'x{k}.shape[{d}]' if d >= 0 else f'int(x{k})'}" for name, k, d, *_ in func["symbols"]]
     for op in func.block_body.ops:
         values = [names[v] for v in op.operands]
         if isinstance(op, prim.Return):
-            lines.append(f"    return {', '.join(values[spec[1]] for spec in func['results'])}")
+            lines.append(f"    return {', '.join(values[spec[1]] for spec in results)}")
             continue
         row = op.name.removeprefix("prim.")
         if isinstance(op, prim.Elementwise) and row in SCALARS:
@@ -113,13 +116,21 @@ def numpy_source(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compile_numpy(fn: object, *args: torch.Tensor) -> tuple[Callable[..., object], str]:
-    """A function of arrays that computes what `fn` does for such arguments, and its text."""
-    low = intarsia.lower(fn, *args)
-    source, space = numpy_source(low.stages["dce"]), {"np": np}
-    exec(source, space)
-    run, constants = space["run"], [c.numpy() for c in low.constants]
-    return (lambda *given: run(*(np.asarray(x) for x in low.inputs(*given)), *constants)), source
+class NumPy(Target):
+    """`lower(fn, x, target=NumPy).compile()`, `passes-opt --load numpy_target.py --emit numpy`."""
+
+    name = "numpy"
+    stage = "dce"  # the tensor algebra, before anything is fused
+
+    def write(self, module):
+        return numpy_source(module)
+
+    def compile(self, low):
+        """A function that takes what the original takes, and gives arrays."""
+        space = {"np": np}
+        exec(low.source(), space)
+        run, constants = space["run"], [c.numpy() for c in low.constants]
+        return lambda *given: run(*(np.asarray(x) for x in low.inputs(*given)), *constants)
 
 
 def layer(x: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
@@ -131,6 +142,6 @@ def layer(x: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
 
 if __name__ == "__main__":
     args = torch.randn(9, 16), torch.randn(16, 24), torch.tensor([3, 1, 8, 3])
-    run, source = compile_numpy(layer, *args)
-    print(source)
-    print("close:", np.allclose(run(*args), layer(*args).numpy(), atol=1e-5))
+    low = intarsia.lower(layer, *args, target=NumPy)
+    print(low.source())
+    print("close:", np.allclose(low.compile()(*args), layer(*args).numpy(), atol=1e-5))

@@ -5,12 +5,16 @@ from dataclasses import dataclass
 import torch
 
 import intarsia
-from intarsia.ir.dialects import loop
-from intarsia.ir.symbols import dim, symbol
-from intarsia.passes.analysis.size_names import replace_sizes
-from intarsia.passes.core.context import CompileContext
-from intarsia.passes.core.manager import registered
-from intarsia.passes.schedule.kernels import CpuLoopPass, innermost_loops
+from intarsia.extend import (
+    CompileContext,
+    CpuLoopPass,
+    dim,
+    innermost_loops,
+    loop,
+    registered,
+    replace_sizes,
+    symbol,
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 import intarsia
-from intarsia.extend import Op, Walk, dtype_of, loop, memory_of, parse_module
+from intarsia.extend import Op, Target, Walk, dtype_of, loop, memory_of
 
 TYPES = {
     "f32": "f32",
@@ -140,12 +140,18 @@ def shader(kernel: loop.Kernel) -> str:
     return "\n".join([*head, "", entry, *w.text, "}", ""])
 
 
-def shaders(fn: object, *args: torch.Tensor) -> list[str]:
-    """The modules of a function's kernels, in the order of the program."""
-    module = parse_module(intarsia.lower(fn, *args).stages["lower"])
-    return [shader(op) for op in module.body.block.ops if isinstance(op, loop.Kernel)]
+class WebGPU(Target):
+    """`lower(fn, x, target=WebGPU)`, `passes-opt --load webgpu_target.py --emit webgpu`: a module for each kernel."""
+
+    name = "webgpu"
+    stage = "lower"
+
+    def write(self, module):
+        return "\n".join(shader(op) for op in module.body.block.ops if isinstance(op, loop.Kernel))
 
 
 if __name__ == "__main__":
-    (text,) = shaders(lambda x, w: (torch.tanh(x) * w).softmax(-1), torch.randn(8, 40), torch.randn(40))
-    print(text)
+    low = intarsia.lower(
+        lambda x, w: (torch.tanh(x) * w).softmax(-1), torch.randn(8, 40), torch.randn(40), target=WebGPU
+    )
+    print(low.source())

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from intarsia.passes.core.base import Pass
+from intarsia.extend import Pass
 
 
 @dataclass(frozen=True)

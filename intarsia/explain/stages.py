@@ -18,6 +18,8 @@ from xdsl.dialects.builtin import ModuleOp
 from ..compile import check_function, compile
 from ..config import Config
 from ..extend.configured import pipeline_of
+from ..extend.target import Target, is_target, text_of
+from ..extend.target import made as made_target
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
 from ..frontend.functional.spec import FunctionalGraph
 from ..frontend.functional.trace import functionalize
@@ -59,7 +61,7 @@ class Lowered:
     """A function on its way down, for the arguments it was lowered with. `print` shows a summary, a notebook the stages to unfold.
 
     Attributes:
-        target: what code is made for: "cpp", or a GPU as in "triton:sm_90".
+        target: what code is made for: "cpp", a GPU as in "triton:sm_90", or the name of a target of your own.
         fx: the captured graph, torch level.
         functional: the ATen graph.
         guards: the compiled guards, as text.
@@ -81,6 +83,8 @@ class Lowered:
     _capture: Capture
     _tree: pytree.TreeSpec
     _grad: bool  # whether gradients were on when it was captured
+    _theirs: Target | None = None
+    _written: str | None = None  # by a target of somebody else's
 
     def __repr__(self) -> str:
         return summary(self)
@@ -211,7 +215,9 @@ class Lowered:
         return self.stages | {"triton": self.triton(), "cpp": self.source(), "host": self.host()}
 
     def source(self) -> str:
-        """The generated C++; for a GPU the launches of its kernels."""
+        """The generated C++; for a GPU the launches of its kernels; of a target of somebody else's what that has written."""
+        if self._written is not None:
+            return self._written
         return "\n".join(unit.text for unit in self._generated.units)
 
     def triton(self) -> str:
@@ -236,6 +242,8 @@ class Lowered:
             "cpp": self.source,
             "host": self.host,
         }
+        if self._theirs is not None:
+            made[self._theirs.name] = self.source
         if stage in made:
             return made[stage]()
         known = [*made, *self._levels, *self.stages]
@@ -249,7 +257,10 @@ class Lowered:
         Raises:
             NoTriton: for a GPU, and no Triton that can be used.
             TritonError: Triton does not compile a kernel; names it and the user's line.
+            TypeError: a target of somebody else's writes text only.
         """
+        if self._theirs is not None:
+            return self._theirs.compile(self)
         return self._compile()
 
 
@@ -328,8 +339,8 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", passes: Any = (), **kwargs: 
 
     Args:
         target: "cpp" is this processor. "triton:sm_80", "triton:sm_90", "triton:gfx942" ... is a GPU, which this machine need not have: the
-            arguments may be tensors on the CPU, and all of them count as that GPU's. "triton" is the GPU of this machine. What is no
-            string is an argument of `fn`.
+            arguments may be tensors on the CPU, and all of them count as that GPU's. "triton" is the GPU of this machine. A target
+            of your own is an object or a class that derives from `intarsia.extend.Target`. What is none of these is an argument of `fn`.
         passes: passes of your own, as for `compile`; what is no list of such is an argument of `fn`. One that fails is an error here.
 
     Raises:
@@ -340,6 +351,9 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", passes: Any = (), **kwargs: 
         PassError: a pass of yours fails, or has no place among the others; names it.
         CompilerNotFound: no C++ compiler: the machine that code is made for is not known.
     """
+    theirs = made_target(target) if is_target(target) else None
+    if theirs is not None:
+        target = "cpp"
     if not isinstance(target, str):
         kwargs, target = kwargs | {"target": target}, "cpp"
     if not isinstance(passes, list | tuple) or not all(map(is_given, passes)):
@@ -372,6 +386,12 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", passes: Any = (), **kwargs: 
             f"{here_only[0]} exists on CPUs only: torch chooses it while a function is captured with tensors on the CPU.\n"
             f"  What to do: lower the parts around it, or on a machine with a GPU give it tensors that are there"
         )
+    written = None
+    if theirs is not None:
+        text = levels.get(theirs.stage) or stages.get(theirs.stage)
+        if text is None:
+            raise ValueError(_unknown("stage of a target", theirs.stage, [*levels, *stages]))
+        written = text_of(theirs, parse_module(text))
     ordered = {level: levels[level] for level in LEVELS if level in levels}
     return Lowered(
         fx=captured.graph_module,
@@ -380,13 +400,15 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", passes: Any = (), **kwargs: 
         stages=stages,
         remarks=ctx.diagnostics.remarks,
         constants=imported.constants,
-        target=f"triton:{gpu}" if gpu else target,
+        target=theirs.name if theirs is not None else f"triton:{gpu}" if gpu else target,
         _levels=ordered,
         _generated=generated,
         _compile=(lambda: _compile_for(fn, generated, gpu)) if gpu else lambda: compile(fn, passes=given),
         _capture=captured,
         _tree=functional.output_tree,
         _grad=grad,
+        _theirs=theirs,
+        _written=written,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xdsl.dialects.builtin import ModuleOp
+
 from ..ir.dialects import aten, buffer, kernel, loop, prim
 from ..ir.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from ..ir.scalars import ScalarRow, add_row
@@ -10,6 +12,7 @@ from ..ir.syntax import Op, line_of
 from ..ir.text import parse_module, print_module
 from ..ir.types import RefType, TensorType, tensor_type
 from ..partition.policy import Kind, PartitionPolicy, Value
+from ..passes.analysis.size_names import replace_sizes
 from ..passes.core.base import Pass, PassError
 from ..passes.core.context import CompileContext, Diagnostics
 from ..passes.core.manager import registered
@@ -24,6 +27,7 @@ from ..passes.memory.plan_buffers import Place, PlanBuffers
 from ..passes.pipeline import default_pipeline
 from ..passes.schedule.kernels import CpuLoopPass, innermost_loops
 from ..targets.text.walk import Walk, dtype_of, memory_of
+from .target import Target
 
 __all__ = [
     "BF16",
@@ -43,6 +47,7 @@ __all__ = [
     "Group",
     "Kind",
     "Lowering",
+    "ModuleOp",
     "NotCovered",
     "Op",
     "PartitionPolicy",
@@ -54,6 +59,7 @@ __all__ = [
     "RefType",
     "Rewrite",
     "ScalarRow",
+    "Target",
     "TensorType",
     "Value",
     "Walk",
@@ -77,6 +83,7 @@ __all__ = [
     "producer",
     "registered",
     "replace",
+    "replace_sizes",
     "rule_table",
     "run_pipeline",
     "splat",

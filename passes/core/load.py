@@ -20,6 +20,8 @@ from .run import LOADED
 from .syntax import PipelineError
 
 _LOCK = threading.Lock()
+Loaded = tuple[ModuleType, str, bool]  # a module, how messages call it, and whether what it imports is left out
+NO_PASS = "a subclass of intarsia's Pass with the class attribute 'name'"
 _FILES: dict[str, tuple[tuple[int, int], ModuleType]] = {}  # by absolute path: time and size when it was read
 
 
@@ -57,22 +59,20 @@ def passes_of_setting(text: str) -> tuple[type[Pass], ...]:
     return tuple(kind for file in text.split(os.pathsep) if file.strip() for kind in passes_of_file(file.strip()))
 
 
-def load_passes(files: Sequence[str], packages: Sequence[str]) -> tuple[type[Pass], ...]:
-    """The passes that the files define, then those that are names of the packages' modules.
+def load(files: Sequence[str], packages: Sequence[str]) -> list[Loaded]:
+    """The files, then the packages, as modules.
 
     Raises:
-        PipelineError: one cannot be imported (shows the line that fails), or has no pass.
+        PipelineError: one cannot be imported (shows the line that fails).
     """
-    found: dict[type[Pass], None] = {}
-    for file in files:
-        found |= dict.fromkeys(passes_of_file(file))
+    found = [_file(file) for file in files]
     for package in packages:
         try:
             module = importlib.import_module(package)
         except (Exception, SystemExit) as error:
             raise PipelineError(f"passes of the package '{package}': {why(error)}") from None
-        found |= dict.fromkeys(_passes_of(module, f"the package '{package}'", own=False))
-    return tuple(found)
+        found.append((module, f"the package '{package}'", False))
+    return found
 
 
 def passes_of_file(file: str) -> list[type[Pass]]:
@@ -81,6 +81,14 @@ def passes_of_file(file: str) -> list[type[Pass]]:
     Raises:
         PipelineError: it cannot be imported (shows the line that fails), or has no pass.
     """
+    loaded = _file(file)
+    found = passes_in(loaded)
+    if not found:
+        raise PipelineError(f"{loaded[1]} has no pass: {NO_PASS}")
+    return found
+
+
+def _file(file: str) -> Loaded:
     path = Path(file).absolute()
     if path.suffix != ".py" or not path.is_file():
         what = "is no file" if not path.is_file() else "is not called *.py"
@@ -91,7 +99,7 @@ def passes_of_file(file: str) -> list[type[Pass]]:
         known = _FILES.get(str(path))
         if known is None or known[0] != state:
             known = _FILES[str(path)] = state, _run(file, path)
-    return _passes_of(known[1], f"'{file}'", own=True)
+    return known[1], f"'{file}'", True
 
 
 def _run(file: str, path: Path) -> ModuleType:
@@ -114,17 +122,15 @@ def _run(file: str, path: Path) -> ModuleType:
     return module
 
 
-def _passes_of(module: ModuleType, where: str, own: bool) -> list[type[Pass]]:
-    """The passes with a name that a module defines, or with `own` off those that it only imports, too."""
+def passes_in(loaded: Loaded) -> list[type[Pass]]:
+    """The passes with a name that a module defines, or of a package that it only imports, too."""
+    module, _, own = loaded
     found = [
         item
         for item in vars(module).values()
         if isinstance(item, type) and issubclass(item, Pass) and item.name and not is_own(item)
     ]
-    found = [item for item in found if not own or item.__module__ == module.__name__]
-    if not found:
-        raise PipelineError(f"{where} has no pass: a subclass of intarsia's Pass with the class attribute 'name'")
-    return found
+    return [item for item in found if not own or item.__module__ == module.__name__]
 
 
 def why(error: BaseException, path: Path | None = None) -> str:

@@ -122,7 +122,7 @@ GROUPS: dict[str, tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = {
         ),
     ),
     "what is made": (
-        (("--emit",), {"choices": EMITTED, "help": "code or a picture instead of IR"}),
+        (("--emit",), {"metavar": "WHAT", "help": f"instead of IR: {', '.join(EMITTED)}, or a target of --load"}),
         (("--reduce",), {"action": "store_true", "help": "a smaller module on which --test fails in the same way"}),
         (("--test",), {"metavar": "COMMAND", "help": "of --reduce; %%s stands for the module's file"}),
         (

@@ -34,7 +34,7 @@ def machine_of(target: str | None, threads: int | None) -> Machine:
     made = Machine()
     if target is not None and target not in TARGETS:
         same = [t for t in TARGETS if t.endswith(f":{target}")] or difflib.get_close_matches(target, TARGETS, n=1)
-        suggestion = f"; did you mean '{same[0]}'?" if same else ""
+        suggestion = f"; did you mean '{same[0]}'?" if same else ";"
         raise CommandError(f"unknown target '{target}'{suggestion} known: {', '.join(TARGETS)}")
     kind, _, name = (target or "cpu").partition(":")
     if kind == "triton":

@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,18 +14,20 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ParseError
 
+from ...config import suggestion
 from ...exchange.errors import ExchangeError
+from ...extend.target import Target, Unwritten, check_level, targets_in, text_of, up_to
 from ...ir.syntax import visible
 from ...ir.text import make_context, parse_module, print_module
 from ...passes.analysis.machine import Machine
 from ...passes.core.base import LEVELS, Pass, PassError
 from ...passes.core.context import CompileContext, Diagnostics
 from ...passes.core.levels import module_levels
-from ...passes.core.load import load_passes
+from ...passes.core.load import NO_PASS, load, passes_in
 from ...passes.core.manager import Registry, registered
 from ...passes.core.run import REPRODUCER_HEADER, PassFailure, run_pipeline, write_reproducer
 from ...passes.core.syntax import PipelineError, pipeline_text
-from ...passes.pipeline import CPU, GPU, default_pipeline, registry
+from ...passes.pipeline import CPU, GPU, default_pipeline, is_for_gpu, registry
 from ...report.module import module_facts
 from ...report.page import page
 from ...report.record import PassRecord, Recording
@@ -35,7 +37,7 @@ from . import show
 from .arguments import completion, parser
 from .bisect import kept_passes
 from .check import Checker, Stages, WrongPass, run_on_target
-from .emit import emitted, order_svg
+from .emit import EMITTED, emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
 from .imports import imported, with_constants
 from .machines import machine_of, moved
@@ -49,15 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command. Exit codes: 0 fine; 1 the input or a pass is at fault, or results differ; 2 the command line is."""
     args = parser().parse_args(argv)
     try:
-        with registered(*load_passes(args.load, args.load_package)):
-            return _Command(args).run()
+        loaded = load(args.load, args.load_package)
+        for each in loaded:
+            if not (passes_in(each) or targets_in(each)):
+                raise PipelineError(f"{each[1]} has no pass: {NO_PASS}; and no target")
+        with registered(*dict.fromkeys(item for each in loaded for item in passes_in(each))):
+            return _Command(args, {t.name: t for each in loaded for t in targets_in(each)}).run()
     except (PipelineError, CommandError) as error:
         return _fail(f"passes-opt: {error}", 2)
     except ParseError as error:
         return _fail(error_text(error), 1)
     except LocatedVerifyError as error:
         return _fail(str(error), 1)
-    except (PassError, InputError, ExchangeError, CompilerNotFound, CompilerError, TritonError) as error:
+    except (PassError, InputError, ExchangeError, Unwritten, CompilerNotFound, CompilerError, TritonError) as error:
         return _fail(f"passes-opt: error: {error}", 1)
     except (RecursionError, MemoryError):
         return _fail("passes-opt: error: the file is nested too deeply, or too large", 1)
@@ -87,8 +93,13 @@ def _unexpected(error: Exception) -> str:
 class _Command:
     """One call of the tool. What the command line alone decides is checked before any input is read."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+    def __init__(self, args: argparse.Namespace, theirs: Mapping[str, Target]) -> None:
+        self.args, self.theirs = args, theirs
+        if args.target in theirs:  # it is no machine: what it writes is what is asked for
+            args.emit, args.target = args.emit or args.target, None
+        if args.emit not in (None, *EMITTED, *theirs):
+            known = (*EMITTED, *theirs)
+            raise CommandError(f"unknown --emit '{args.emit}'{suggestion(args.emit, known)}; known: {', '.join(known)}")
         self.passes: Registry = registry()
         self.machine = machine_of(args.target, args.threads)
         self.ctx = make_context()
@@ -229,6 +240,10 @@ class _Command:
             return stages.report()
         if args.emit == "html":
             return page(module_facts(name, self.record, ctx.diagnostics, module, self.recording))
+        if args.emit in self.theirs:
+            target, gpu = self.theirs[args.emit], is_for_gpu(module)
+            check_level(target, module_levels(module), default_pipeline(gpu=gpu))
+            return text_of(target, module)
         if args.emit:
             return emitted(module, args.emit, args.target, args.output_file, not args.no_loc)
         return self._text(module)
@@ -300,15 +315,16 @@ class _Command:
         else:
             at = min((LEVELS.index(level) for level in levels), default=0)
             default = [p for p in default_pipeline(gpu=gpu) if LEVELS.index(p.level) >= at]
-            text = (
-                self.pipeline
-                if self.pipeline is not None
-                else "default"
-                if self.args.emit not in (None, "dot", "linalg", "stablehlo")
-                else ""
-            )
-            passes = self.passes.parse(text, default)
+            passes = self.passes.parse(self._asked_for(), default)
+            if self.pipeline is None and self.args.emit in self.theirs:
+                passes = up_to(self.theirs[self.args.emit].stage, passes)
         return passes if self.args.opt_bisect_limit is None else _bisected(passes, self.args.opt_bisect_limit)
+
+    def _asked_for(self) -> str:
+        """The pipeline as text: code is made behind all passes, a picture of the module as it is."""
+        if self.pipeline is not None:
+            return self.pipeline
+        return "" if self.args.emit in (None, "dot", "linalg", "stablehlo") else "default"
 
 
 def _bisected(passes: Sequence[Pass], limit: int) -> list[Pass]:
