@@ -30,6 +30,7 @@ from ..graph.read_numbers import check_relation
 from ..guards import process_state
 from ..guards.source import Const, Fetch
 from ..state import ASSERTED, Interpreter
+from ..subclasses import jagged
 from ..subclasses.tensors import as_subclass
 from ..torch_private.fake import FakeTensor
 from ..torch_private.functions import (
@@ -565,6 +566,7 @@ TENSOR_METHODS: dict[str, Any] = {
     "allclose": torch_rules.allclose,
     "equal": torch_rules.equal,
     "is_nonzero": truth_of,
+    "unbind": jagged.unbind,
 }
 TENSOR_METHODS |= {name: _fact(name) for name in _FACTS.split()}
 TENSOR_METHODS |= {

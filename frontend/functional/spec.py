@@ -94,9 +94,10 @@ class Value:
 
 @dataclass(frozen=True)
 class View:
-    """The operator that made a view, with its arguments after the parent."""
+    """The operator that made a view, with its arguments after the parent; of one of several views, which, and all of them."""
 
     func: OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     index: int | None = None
+    pieces: tuple[Any, ...] = ()

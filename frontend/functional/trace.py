@@ -280,13 +280,20 @@ class Tracer(CaptureMode):
             for index, item in enumerate(result):
                 if isinstance(item, Tensor) and id(item) not in self.values:
                     part = self.note(self.graph.call_function(operator.getitem, (node, index)), item)
-                    self._bind_result(item, part, func, args, kwargs, index)
+                    self._bind_result(item, part, func, args, kwargs, index, tuple(result))
         else:
             self.symbols.bind(result, node)
         return result, node
 
     def _bind_result(
-        self, result: Tensor, node: fx.Node, func: OpOverload, args: Any, kwargs: Any, index: int | None
+        self,
+        result: Tensor,
+        node: fx.Node,
+        func: OpOverload,
+        args: Any,
+        kwargs: Any,
+        index: int | None,
+        pieces: tuple[Any, ...] = (),
     ) -> None:
         if id(result) in self.values:  # the operator gave back its own argument
             return
@@ -297,7 +304,7 @@ class Tracer(CaptureMode):
                 self.symbols.bind_sizes(result, node)
             return
         parent = self.values.get(id(args[0])) if args and isinstance(args[0], Tensor) else None
-        view = View(func, tuple(args[1:]), dict(kwargs), index)
+        view = View(func, tuple(args[1:]), dict(kwargs), index, pieces)
         if parent is None or parent.storage is not storage:
             raise self.unsupported(f"{func} returns a view of something that is not its first argument")
         value = Value(result, node, storage, storage.version, parent, view)
@@ -510,8 +517,7 @@ class Tracer(CaptureMode):
             if view.index is None:
                 self.note(node, value.val)
             else:
-                parts = [value.val] * (view.index + 1)
-                node = self.note(node, tuple(parts))
+                node = self.note(node, view.pieces)  # the sizes of those in front say where this one begins
                 node = self.note(self.graph.call_function(operator.getitem, (node, view.index)), value.val)
             value.node = node
         value.version = value.storage.version

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
+import intarsia
 from intarsia.frontend.errors import Unsupported
 from intarsia.frontend.functional.spec import FunctionalGraph
 from intarsia.frontend.functional.trace import functionalize
@@ -443,3 +444,19 @@ def test_batch_norms_of_cudnn_say_what_they_write():
     torch.testing.assert_close(list(replay(graph, ours)), list(plain(*theirs)))
     torch.testing.assert_close(ours, theirs)
     assert not torch.equal(ours[3], inputs[3])
+
+
+@pytest.mark.parametrize("sizes", [(3, 1), (1, 2, 2), (0, 4), None])
+def test_pieces_of_what_was_written_have_their_own_sizes(sizes):
+    """A piece begins where those in front of it end: by the compiler, which reads their sizes of the graph."""
+
+    def program(x, lengths):
+        y = x * 1
+        pieces = y.split(lengths.tolist() if sizes is None else sizes)
+        pieces[0].zero_()
+        return y, [piece * 1 for piece in pieces]
+
+    fast = intarsia.compile(program)
+    for lengths in ([3, 1], [1, 3], [0, 4]):
+        x = torch.randn(4 if sizes is None else sum(sizes), 2)
+        torch.testing.assert_close(fast(x, torch.tensor(lengths)), program(x, torch.tensor(lengths)))
