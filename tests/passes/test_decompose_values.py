@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -283,8 +284,9 @@ def _written(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", _shapes())
 def test_shape(name: str) -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.bool):
-        compare(_shapes()[name], matrix(dtype, 4, 6, 5))
+    compare_all(
+        _shapes()[name], [(matrix(d, 4, 6, 5),) for d in (torch.float32, torch.bfloat16, torch.int32, torch.bool)]
+    )
 
 
 REDUCTIONS: dict[str, Callable[[Tensor], Any]] = {
@@ -330,11 +332,8 @@ REDUCTIONS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reduction(name: str) -> None:
-    for dtype in ALL:
-        compare(REDUCTIONS[name], matrix(dtype, 4, 6, 5))
-        if name != "var none left":
-            compare(REDUCTIONS[name], matrix(dtype, 4, 6, 1))
-            compare(REDUCTIONS[name], matrix(dtype, 4, 1, 5))
+    shapes = [(4, 6, 5)] if name == "var none left" else [(4, 6, 5), (4, 6, 1), (4, 1, 5)]
+    compare_all(REDUCTIONS[name], ((matrix(dtype, *shape),) for dtype, shape in itertools.product(ALL, shapes)))
 
 
 SINGLE = [
@@ -362,16 +361,15 @@ SINGLE = [
 @pytest.mark.parametrize("name", SINGLE)
 def test_reduction_of_special_values_of_nothing_and_of_a_scalar(name: str) -> None:
     for dtype in ALL:
-        for x in (
+        given = (
             vector(dtype),
             vector(dtype)[:11],
             vector(dtype)[2],
             vector(dtype)[:0].reshape(0, 3),
             matrix(dtype, 3, 0),
-        ):
-            for d in (0, -1):
-                compare(lambda x, d=d: getattr(x, name)(d), x)
-            compare(lambda x: getattr(x, name)(), x)
+        )
+        compare_all(lambda x, *d: getattr(x, name)(*d), itertools.product(given, (0, -1)))
+        compare_all(lambda x: getattr(x, name)(), ((x,) for x in given))
 
 
 def test_softmax_of_infinities() -> None:
@@ -436,31 +434,32 @@ def _losses(reduction: str) -> dict[str, Callable[..., Any]]:
 
 @pytest.mark.parametrize(("name", "reduction"), itertools.product(_losses("sum"), ("none", "sum", "mean")))
 def test_loss(name: str, reduction: str) -> None:
+    cases = [(matrix(torch.float32, 0, 5), matrix(torch.float32, 0, 5))]
     for dtype in FLOATS:
         args = matrix(dtype, 6, 5), matrix(dtype, 5, 6).t()
         if name in SEVERAL_ROUNDINGS and dtype.itemsize == 2:
             exact = _losses(reduction)[name](*(a.double() for a in args))
             same(exact.to(dtype), try_interpreter(_losses(reduction)[name], args, {})[0])
         else:
-            compare(_losses(reduction)[name], *args)
-    compare(_losses(reduction)[name], matrix(torch.float32, 0, 5), matrix(torch.float32, 0, 5))
+            cases.append(args)
+    compare_all(_losses(reduction)[name], cases)
 
 
 @pytest.mark.parametrize("reduction", ("none", "sum", "mean"))
 def test_cross_entropy(reduction: str) -> None:
     targets = torch.tensor([0, 3, -100, 4, 2, 2])
+    loss = functools.partial(F.cross_entropy, reduction=reduction)
+    cases: list[tuple[Any, ...]] = [(loss, matrix(torch.float32, 0, 5), targets[:0])]
     for dtype in FLOATS:
         x, w = matrix(dtype, 6, 5), matrix(dtype, 5).abs()
-        compare(lambda x, t: F.cross_entropy(x, t, reduction=reduction), x, targets)
-        compare(lambda x, t, w: F.cross_entropy(x, t, w, reduction=reduction), x, targets, w)
-        compare(lambda x, t: F.cross_entropy(x, t, ignore_index=2, reduction=reduction), x, targets.abs() % 5)
-        compare(lambda x, t: F.cross_entropy(x, t, reduction=reduction, label_smoothing=0.1), x, targets)
-        compare(lambda x, t: F.cross_entropy(x, t, reduction=reduction), x, torch.full((6,), -100))
-        compare(lambda x, t: F.nll_loss(x, t, reduction=reduction), x, targets)
-        compare(lambda x, t: F.nll_loss(x[0], t, reduction=reduction), x, torch.tensor(3))
-        compare(
-            lambda x, t: F.cross_entropy(x, t, reduction=reduction),
-            matrix(dtype, 2, 5, 3, 2),
-            torch.ones(2, 3, 2).long(),
-        )
-    compare(lambda x, t: F.cross_entropy(x, t, reduction=reduction), matrix(torch.float32, 0, 5), targets[:0])
+        cases += [
+            (loss, x, targets),
+            (loss, x, targets, w),
+            (functools.partial(loss, ignore_index=2), x, targets.abs() % 5),
+            (functools.partial(loss, label_smoothing=0.1), x, targets),
+            (loss, x, torch.full((6,), -100)),
+            (functools.partial(F.nll_loss, reduction=reduction), x, targets),
+            (functools.partial(F.nll_loss, reduction=reduction), x[0], torch.tensor(3)),
+            (loss, matrix(dtype, 2, 5, 3, 2), torch.ones(2, 3, 2).long()),
+        ]
+    compare_all(lambda fn, *args: fn(*args), cases)
