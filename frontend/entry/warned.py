@@ -60,6 +60,7 @@ class Warned:
         self.base = list(warnings.filters)
         self.base_action = warnings.defaultaction  # type: ignore[attr-defined]
         self.start = restart_point(vm), tuple(vm.places())
+        vm.fake_mode.dispatch.heard = True
         self.shows = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
         self.real = warnings.catch_warnings()
         self.real.__enter__()
@@ -72,6 +73,7 @@ class Warned:
         """The outermost block is left, or the capture ends."""
         if self.vm.effects.warned is self:
             self.vm.effects.warned = None
+            self.vm.fake_mode.dispatch.heard = False
             self.real.__exit__(None, None, None)
 
     def refused(self, why: str) -> GraphBreak:

@@ -1,7 +1,8 @@
 """One operator on fake tensors, remembered: equal operators on equally shaped operands have results of equal shape.
 
 torch's own cache of fake results spends most of its time on its key. Where all sizes are numbers the facts that decide are few, so a key
-of our own is built in a few microseconds, and views go straight to their meta kernel. Everything else goes torch's way.
+of our own is built in a few microseconds, and views go straight to their meta kernel. Everything else goes torch's way. What is remembered
+are numbers, so all captures of the process share it: a program that is captured again, or traced once more, finds its operators there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from ..functional.overlap import check_write, is_mutable
 from ..functional.rules import written_arguments
 from ..torch_private.dispatch import draws_numbers, storage_key
-from ..torch_private.fake import FakeTensor, FakeTensorMode, fake_from_meta, on_meta, plain_fake_mode
+from ..torch_private.fake import FakeTensor, FakeTensorMode, fake_from_meta, on_meta, plain_fake_mode, state_of_results
 from ..torch_private.functions import OpOverload
 from ..torch_private.wrapped import ragged_sizes
 from ..values.kinds import tensors_in
@@ -39,7 +40,7 @@ _DEVICE = torch.ops.prim.device.default
 _UNKEYED = object()
 _PLAIN = {int, float, bool, str, type(None), complex, torch.dtype, torch.device, torch.layout, torch.memory_format}
 _RUNS_EACH_TIME = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view}
-_MOST = 4096  # remembered operators of one capture
+_MOST = 16384  # remembered operators
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,28 @@ class _Shape:
     device: torch.device
 
 
+class _Remembered(dict[Any, Any]):
+    """Results by operator, operands and state of the process; begun anew when there are too many.
+
+    None: an operator that has to be run each time.
+    """
+
+    def put(self, key: Any, recipe: tuple[_Shape | None, ...] | _Shape | None) -> None:
+        """Remember one; several threads may."""
+        if len(self) >= _MOST:
+            self.clear()
+        self[key] = recipe
+
+
+_remembered = _Remembered()
+
+
 def new_fake_mode(shape_env: Any) -> FakeTensorMode:
     """The fake tensor mode of one capture, with eager's rules for what results look like."""
     mode = plain_fake_mode(shape_env)
     # Not a subclass: torch's higher-order operators look for their rule by the type itself.
     ragged_sizes(mode)
+    mode.cache_enabled = shape_env is not None  # torch's own: while all sizes are numbers, it only costs
     mode.dispatch = FakeResults(mode, partial(dispatch, mode))  # type: ignore[method-assign]
     return mode
 
@@ -66,8 +84,8 @@ class FakeResults:
 
     def __init__(self, mode: FakeTensorMode, plain: Callable[..., Any]) -> None:
         self.mode, self.plain = mode, plain
-        self.known: dict[Any, tuple[_Shape | None, ...] | _Shape | None] = {}  # None: to be run each time
         self.draws = False  # whether one has drawn random numbers since somebody set it
+        self.heard = False  # whether somebody hears what operators warn of: each is run
         self.folded: set[int] = set()  # storages of inputs with elements in the same place
         self.written: set[int] | None = None  # storages that operators write to, where somebody wants to know
 
@@ -95,10 +113,10 @@ class FakeResults:
 
     def _remembered(self, func: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
         facts = self._key(args), self._key(tuple(kwargs.items()) if kwargs else ())
-        if _UNKEYED in facts:
+        if _UNKEYED in facts or self.heard:
             return self.plain(func, types, args, kwargs)
-        key = (func, facts, torch.get_default_dtype())
-        known = self.known.get(key)
+        key = (func, facts, state_of_results())
+        known = _remembered.get(key)
         if known is not None:
             if isinstance(known, tuple):
                 return tuple(None if shape is None else self._made(shape) for shape in known)
@@ -106,9 +124,8 @@ class FakeResults:
         result = self.plain(func, types, args, kwargs)
         if result is NotImplemented:  # a tensor subclass runs it on what it holds
             return result
-        if len(self.known) < _MOST:
-            operands = [storage_key(t) for t in tensors_in([*args, *(kwargs or {}).values()])]
-            self.known[key] = self._recipe(result, operands)
+        operands = [storage_key(t) for t in tensors_in([*args, *(kwargs or {}).values()])]
+        _remembered.put(key, self._recipe(result, operands))
         return result
 
     def _is_ours(self, tensor: Any) -> bool:

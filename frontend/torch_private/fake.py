@@ -71,6 +71,23 @@ def on_meta(mode: FakeTensorMode) -> AbstractContextManager[Any]:
     return in_kernel_invocation_manager(mode)
 
 
+def state_of_results() -> tuple[Any, ...]:
+    """What decides beside the operands what results look like, and whether there is an error.
+
+    Eager's choice of a library hangs on the switches; some operators refuse to be deterministic.
+    """
+    c = torch._C
+    return (
+        torch.get_default_dtype(),
+        c._get_default_device(),
+        torch.is_inference_mode_enabled(),
+        c._get_mkldnn_enabled(),
+        c._get_cudnn_enabled(),
+        c._get_nnpack_enabled(),
+        torch.get_deterministic_debug_mode(),
+    )
+
+
 def fake_from_meta(mode: FakeTensorMode, meta: Tensor, device: torch.device) -> Tensor:
     """A fake tensor over the memory of a meta tensor."""
     return FakeTensor(mode, meta, device)
@@ -78,7 +95,7 @@ def fake_from_meta(mode: FakeTensorMode, meta: Tensor, device: torch.device) -> 
 
 def allow_symbols(mode: FakeTensorMode, shape_env: Any) -> None:
     """Let a fake tensor mode that began with constant sizes take symbolic ones."""
-    mode.shape_env, mode.static_shapes = shape_env, False
+    mode.shape_env, mode.static_shapes, mode.cache_enabled = shape_env, False, True
 
 
 def fake_tensor(
