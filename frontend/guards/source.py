@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -91,12 +91,22 @@ class Const(Source):
         return self.value
 
 
+def _keep(source: Source, found: int) -> int:
+    """Paths are long, and their parts are looked up again and again: a source keeps its hash."""
+    object.__setattr__(source, "_hash", found)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Attr(Source):
     """`base.attr`, by the ordinary attribute protocol."""
 
     base: Source
     attr: str
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return self._hash or _keep(self, hash((self.base, self.attr)))
 
     def name(self) -> str:
         return f"{self.base.name()}.{self.attr}"
@@ -116,6 +126,10 @@ class Item(Source):
 
     base: Source
     key: Any
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return self._hash or _keep(self, hash((self.base, self.key)))
 
     def name(self) -> str:
         base = self.base

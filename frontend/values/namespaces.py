@@ -52,11 +52,11 @@ def find_method(cls: type, name: str) -> types.FunctionType | None:
     if cls in SYMBOLIC:
         return None
     found = lookup(cls, name)[0]
-    if isinstance(found, staticmethod | classmethod) and isinstance(found.__func__, types.FunctionType):
+    if type(found) is not types.FunctionType:  # a class that has no subclasses
+        if not issubclass(type(found), (staticmethod, classmethod)) or type(found.__func__) is not types.FunctionType:
+            return None
         found = found.__func__ if name == "__new__" else _method_around(found)
-    if isinstance(found, types.FunctionType) and not (found.__module__ or "").startswith(_FRONTEND):
-        return found
-    return None
+    return None if (found.__module__ or "").startswith(_FRONTEND) else found
 
 
 def _method_around(found: staticmethod[..., Any] | classmethod[Any, ..., Any]) -> types.FunctionType:

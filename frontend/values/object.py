@@ -86,12 +86,12 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         return vm.type_of(obj) if name == "__class__" else _number_attr(vm, obj, name)
     if kind is types.ModuleType:
         return _module_attr(vm, obj, name)
+    if kind is Super:
+        return _super_attr(vm, obj, name)
     if isinstance(obj, enum.Enum) and not vm.is_created(type(obj)) and vm.user.source_of(obj) is None:
         vm.user.track(obj, obj, Const(obj, str(obj)))  # a constant, whose attributes may change
     if isinstance(obj, type):
         return _class_attr(vm, obj, name)
-    if kind is Super:
-        return _super_attr(vm, obj, name)
     if kind is types.MethodType:
         if name in ("__self__", "__func__"):
             return getattr(obj, name)
@@ -209,7 +209,7 @@ def _super_attr(vm: Interpreter, sup: Super, name: str) -> Any:
 
 def bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str, is_class: bool = False) -> Any:
     """What reading class attribute `raw` through an instance gives."""
-    if isinstance(raw, types.FunctionType):
+    if type(raw) is types.FunctionType:
         return raw if is_class else types.MethodType(raw, obj)
     if isinstance(raw, staticmethod):
         return raw.__func__
