@@ -172,11 +172,12 @@ def _inputs(examples: Sequence[Any]) -> list[Any]:
             continue
         if not isinstance(example, Tensor) or not is_fake(example) or example.layout is not torch.strided:
             raise _Unnamed
-        sizes = [*example.shape, *example.stride(), example.storage_offset()]
+        nbytes = example.untyped_storage().nbytes()  # of a view this may be all that is symbolic
+        sizes = [*example.shape, *example.stride(), example.storage_offset(), nbytes]
         if not all(type(n) is int for n in sizes) or example.is_neg() or (example.is_complex() and example.is_conj()):
             raise _Unnamed
         facts = [example.dim(), sizes, str(example.dtype), str(example.fake_device)]  # type: ignore[attr-defined]
-        facts += [example.requires_grad, example.is_leaf, example._is_view(), example.untyped_storage().nbytes()]
+        facts += [example.requires_grad, example.is_leaf, example._is_view()]
         facts += [objects.setdefault(id(example), index)]
         facts += [memory.setdefault(storage_key(example), index)]
         out.append(facts)

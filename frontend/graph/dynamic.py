@@ -273,7 +273,7 @@ class Dynamic:
             return None
         vm = self.vm
         if kind is float:
-            if value - value != 0.0 or not self.marks.floats:
+            if value - value != 0.0 or value == 0.0 or not self.marks.floats:
                 return None
             vm.need_symbols()
             vm.guards.add("type", source, kind)
@@ -299,9 +299,13 @@ class Dynamic:
     # ---- floats: each is a symbol of its own, computed in Python as eager computes it ----
 
     def float_of(self, value: float, source: Source) -> Any:
+        """The symbol of a finite float. Zeros are constants: where a program compares one, a symbol has lost its sign."""
         known = self._numbers.get(source)
         if known is not None:
             return known
+        if value == 0.0:
+            self.vm.guards.add("equals", source, value)
+            return value
         made = symbolic_float(self.vm.shape_env, value, f"{source.name()} #{len(self._floats)}")
         self._floats[id(made)] = (made, source)
         self._numbers[source] = made

@@ -388,6 +388,7 @@ class SizeCheck:
         self._names = {symbol: f"s{n}" for n, (symbol, _, _) in enumerate(self.bindings)}
         self.first = all(is_argument(info.source) and not is_drawn(info.source) for info in inputs)
         self.floats = {info.source: info.real for info in inputs if type(info.real) is float}
+        self._float_symbols = {symbol for symbol, source, _ in self.bindings if source in self.floats}
         self._shape_env = shape_env
         self.relations: dict[str, SourceLine | None] = {}
         self._collect()
@@ -403,8 +404,17 @@ class SizeCheck:
             text = self._text(guard.expr)
             if text != "True":
                 place = places[index] if index < len(places) else None
-                self.relations.setdefault(text, None if place is None else SourceLine(*place))
+                line = None if place is None else SourceLine(*place)
+                self.relations.setdefault(text, line)
+                for nonzero in self._not_zero(guard.expr):
+                    self.relations.setdefault(nonzero, line)
         return [r for r in self.relations if r not in known]
+
+    def _not_zero(self, expr: Any) -> list[str]:
+        """Of floats that are equal to something, which takes their place: 0.0 and -0.0 are equal, and differ."""
+        if not isinstance(expr, sympy.Eq):
+            return []
+        return [f"{self._names[s]} != 0.0" for s in sorted(expr.free_symbols, key=str) if s in self._float_symbols]
 
     def late(self) -> list[Statement]:
         """Checks of what came to be relied on after `lines` was written."""

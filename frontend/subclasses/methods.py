@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
-from ..gradients.state import VisibleState
+from ..gradients.state import Reach, VisibleState
 from ..graph.output import OutputGraph
 from ..guards.definitions import lookup
 from ..state import Interpreter
@@ -122,7 +122,7 @@ class Methods:
     def _interpret(self, what: str, call: Callable[[Any], Any], given: Any, read: Any) -> bool:
         """Fills `read`."""
         vm, outer, overrides = self.vm, self.vm.out, self.vm.overrides
-        state, raises = VisibleState(vm), False
+        state, reach, raises = VisibleState(vm), Reach(vm, what), False
         scopes, modes, parts = len(vm.scopes), list(overrides.modes), overrides.parts
         off, roots = overrides.off, list(overrides.given_roots)
         kept = {name: getattr(vm, name) for name in _KEPT}
@@ -160,7 +160,7 @@ class Methods:
             outer.modes, outer.asked = outer.modes + beside.modes, outer.asked or beside.asked
             if reads is not None:
                 reads.update(read)
-        if state.is_changed():
+        if state.is_changed() or reach.is_changed():
             raise GraphBreak(f"{what} changes something that the program sees")
         return raises
 

@@ -196,3 +196,38 @@ def test_other_backends_get_no_floats():
     for r in RATES[:3]:
         fast(torch.ones(2), r)
     assert not any(isinstance(x, torch.SymFloat) for x in seen)
+
+
+def _if_zero(x, k):
+    return (x / k if k == 0 else x * k), k
+
+
+def _if_computed_zero(x, k):
+    d = k * 0.0
+    return (x / d if d == 0 else x * d), d, -d
+
+
+def _if_equal(x, k, j=-0.0):
+    return (x / j if k == j else x * k), k - j, j - k
+
+
+def _if_read_zero(x, k):
+    k = k.item()
+    return (x / k if k == 0 else x * k), k
+
+
+ZEROS = (1.0, 2.0, 0.0, -0.0, 0.0, -3.0, 4.0, -0.0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", [_if_zero, _if_computed_zero, _if_equal, _if_read_zero], ids=lambda f: f.__name__)
+def test_the_sign_of_zero_is_kept_where_a_float_is_compared(function, backend):
+    x = torch.ones(2)
+    wrap = torch.tensor if function is _if_read_zero else float
+    calls = [(x, wrap(k)) for k in ZEROS]
+    if function is _if_equal:
+        calls += [(x, a, b) for a in ZEROS for b in (a, -a)]
+    fast = compile_callable(function, backend=BACKENDS[backend])
+    for args in calls:
+        for mine, theirs in zip(fast(*args), function(*args), strict=True):
+            assert str(mine) == str(theirs), args

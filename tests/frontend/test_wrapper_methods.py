@@ -391,3 +391,101 @@ def test_the_whole_road():
         for (got, *before), (want, *wanted) in zip(outcome(function, kind, change), outcome(program, kind, change)):
             torch.testing.assert_close(got, want)
             assert before == wanted
+
+
+class Noted(Base):
+    """Its constructor writes down in a list that it is given."""
+
+    @staticmethod
+    def __new__(cls, a, notes=None):
+        return Base.__new__(cls, a)
+
+    def __init__(self, a, notes=None):
+        self.a = a
+        if notes is not None:
+            notes.append("made")
+
+
+class Counter:
+    """Counts what it is asked."""
+
+    def __init__(self):
+        self.n, self.items = 0, []
+
+    def __call__(self):
+        self.n += 1
+        self.items.append(self.n)
+
+
+class Asks(Base):
+    """Calls a function of the class, if there is one, at each operator."""
+
+    asked: list = [None]
+
+    @classmethod
+    def act(cls, func):
+        if cls.asked[0] is not None:
+            cls.asked[0]()
+
+
+def constructor_appends(x):
+    notes = []
+    y = Noted(x, notes).a * 2
+    return y, notes
+
+
+def constructor_changes_a_dict(x):
+    notes = {"k": []}
+    y = Noted(x, notes["k"]).a * 2
+    notes["n"] = len(notes["k"])
+    return y, notes
+
+
+def constructor_is_given_an_unused_list(x):
+    notes = ["none"]
+    y = Noted(x).a * 2
+    return y, notes
+
+
+def dispatch_counts(x):
+    counter = Counter()
+    Asks.asked[0] = counter
+    try:
+        y = (Asks(x) * 2).a
+    finally:
+        Asks.asked[0] = None
+    return y, counter.n, counter.items
+
+
+def dispatch_changes_a_cell(x):
+    n, seen = 0, []
+
+    def ask():
+        nonlocal n
+        n += 1
+        seen.append(n)
+
+    Asks.asked[0] = ask
+    try:
+        y = (Asks(x) * 2).a
+    finally:
+        Asks.asked[0] = None
+    return y, n, seen
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        constructor_appends,
+        constructor_changes_a_dict,
+        constructor_is_given_an_unused_list,
+        dispatch_counts,
+        dispatch_changes_a_cell,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_what_capture_made_is_changed_by_methods_once_in_each_call(function):
+    fast, x = intarsia.compile(function), torch.arange(3.0)
+    for number in range(3):
+        mine, theirs = fast(x + number), function(x + number)
+        assert repr(mine) == repr(theirs)

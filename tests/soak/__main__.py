@@ -199,7 +199,8 @@ class Soak:
             return
         if len(self.failures[signature]) <= KEPT:
             # In a child: a generator may start CUDA, which no fork of this process would live through.
-            self.write(task, in_child(lambda: text_of(task), LIMIT), detail, kind)
+            text = in_child(lambda: text_of(task), LIMIT)
+            self.write(task, text if isinstance(text, str) else f"# its text cannot be made: {text}\n", detail, kind)
         if len(self.failures[signature]) <= SMALLER and not self.options.fast:
             self.waiting.append(replace(task, signature=signature, seconds=self.options.shrink))
 
