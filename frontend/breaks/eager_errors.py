@@ -6,7 +6,7 @@ The program may catch the error, or find it on its way. So the operator runs onc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,10 @@ from torch.utils import _pytree as pytree
 from ..errors import GraphBreak, UserRaise
 from ..torch_private.fake import FakeTensor, real_tensors
 from ..torch_private.functions import OpOverload, OpOverloadPacket
+from ..torch_private.symbols import hint_of
 from ..values.kinds import SYMBOLIC, isinstance
 
-__all__ = ["eagers_error"]
+__all__ = ["eagers_error", "said_by_eager"]
 
 _MOST = 1 << 26  # bytes of all tensors; more than that is not made for a message
 
@@ -27,24 +28,68 @@ def eagers_error(
     op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
 ) -> UserRaise | GraphBreak:
     """The error that the program gets; a break where eager does not refuse the call. Sizes are what they are in this call from here on."""
-    if not _is_torchs(target):
+    if _BY_AUTOGRAD in str(
+        error
+    ):  # it is autograd's, which does not ask what a tensor holds; the real ones here are no views
         return UserRaise(error)
+    try:
+        found = _run(op, target, args, kwargs, _number)
+    except _NotRun:
+        return UserRaise(error)
+    if found is not None:
+        return UserRaise(found)
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return GraphBreak(f"eager carries out a call that only fake tensors refuse: {said}")
+
+
+def said_by_eager(op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
+    """The error of a call on zeros; None where there is none, or where it cannot be run. Nothing is guarded."""
+    try:
+        return _run(op, target, args, kwargs, lambda leaf: hint_of(leaf) if isinstance(leaf, SYMBOLIC) else leaf)
+    except _NotRun:
+        return None
+
+
+_BY_AUTOGRAD = "is a view and is being modified inplace"
+
+
+_Laid = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, offset
+
+
+class _NotRun(Exception):
+    """A call that is not made with real tensors."""
+
+
+def _run(
+    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], number: Callable[[Any], Any]
+) -> Exception | None:
+    """The error of the call on zeros; `number` gives a number for what may be a symbol."""
+    if not _is_torchs(target):
+        raise _NotRun
     leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
     fakes = [t for t in leaves if isinstance(t, Tensor)]
     if any(type(t) is not FakeTensor or t.layout != torch.strided for t in fakes):
-        return UserRaise(error)
+        raise _NotRun
+
+    def plain(sizes: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(int(number(n)) for n in sizes)
+
+    sizes: list[_Laid] = []
     try:
-        numbers = [_number(leaf) for leaf in leaves]
-        sizes = [(tuple(map(int, t.shape)), tuple(map(int, t.stride())), int(t.storage_offset())) for t in fakes]
+        numbers = [number(leaf) for leaf in leaves]
+        for fake in fakes:
+            sizes.append((plain(fake.shape), plain(fake.stride()), int(number(fake.storage_offset()))))
     except Exception:  # of sizes that values decide nothing is known
-        return UserRaise(error)
-    elements = [1 + offset + sum((n - 1) * s for n, s in zip(*laid, strict=True) if n) for *laid, offset in sizes]
+        raise _NotRun from None
+    elements = [_elements(shape, strides, offset) for shape, strides, offset in sizes]
     if sum(count * t.element_size() for count, t in zip(elements, fakes, strict=True)) > _MOST:
-        return UserRaise(error)
+        raise _NotRun
     states = [d for d in {t.device.index for t in fakes if t.device.type == "cuda"} if d is not None]
     with real_tensors(), torch.random.fork_rng(states):
         ahead = iter(zip(fakes, sizes, elements, strict=True))
-        real = [_real(*next(ahead)) if isinstance(leaf, Tensor) else numbers[k] for k, leaf in enumerate(leaves)]
+        real = list[Any](numbers)
+        for place in (k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)):
+            real[place] = _real(*next(ahead))
         made_args, made_kwargs = pytree.tree_unflatten(real, tree)
         try:
             if op == "call_method":
@@ -53,9 +98,12 @@ def eagers_error(
                 target(*made_args, **made_kwargs)
         except Exception as found:
             found.__traceback__ = found.__context__ = None
-            return UserRaise(found)
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return GraphBreak(f"eager carries out a call that only fake tensors refuse: {said}")
+            return found
+    return None
+
+
+def _elements(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
+    return 1 + offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n)
 
 
 def _is_torchs(target: Any) -> bool:
@@ -79,7 +127,7 @@ def _number(leaf: Any) -> Any:
     )
 
 
-def _real(fake: Tensor, laid: tuple[tuple[int, ...], tuple[int, ...], int], elements: int) -> Tensor:
+def _real(fake: Tensor, laid: _Laid, elements: int) -> Tensor:
     shape, strides, offset = laid
     memory = torch.zeros(elements if math.prod(shape) else 0, dtype=fake.dtype, device=fake.device)
     made = torch.empty(0, dtype=fake.dtype, device=fake.device)  # no view of the memory, as autograd sees it

@@ -153,6 +153,8 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
             vm.dynamic.check_type(value)
     if torch.SymFloat in (type(left), type(right)):
         return _is_same_float(vm, left, right)
+    if torch.SymInt in (type(left), type(right)) and all(type(v) in (int, torch.SymInt) for v in (left, right)):
+        raise GraphBreak("ints of which one changes between calls are compared by identity")
     a, b = vm.user.by_value.get(id(left)), vm.user.by_value.get(id(right))
     if a is None or b is None or type(a.real) is not type(b.real):
         return False

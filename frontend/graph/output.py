@@ -27,6 +27,7 @@ from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .aside import Aside, module_of
 from .aside import storage_of as _storage
 from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_inputs, with_tensors
+from .overflow import check_overflow
 from .read_sizes import READS, ReadSizes
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
@@ -360,6 +361,7 @@ class OutputGraph:
         run_args = args[1:] if op == "call_method" else args
         given = list(tensors_in((args, kwargs)))
         name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
+        check_overflow(op, target, name, args, kwargs)
         if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():
             raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
         if name in _DRAWS_INSIDE and torch.is_grad_enabled() and given and not given[0].is_contiguous():

@@ -208,7 +208,14 @@ class Linear(Derivative):
                 "the function of torch.func.linearize is called after what it was made of has been written to"
             )
         _check_mode(self.vm)
-        return _recorded(self.vm, lambda _: torch.func.jvp(self.function, self.primals, tangents)[1])
+
+        def derivative(_: Below) -> Any:
+            # Eager's tangents have the primals' layout, and share memory with nothing that the caller has.
+            alike = [torch.empty_like(primal) for primal in pytree.tree_leaves(self.primals)]
+            own = [t.clone() if self.vm.out.inside else a.copy_(t) for a, t in zip(alike, leaves, strict=True)]
+            return torch.func.jvp(self.function, self.primals, pytree.tree_unflatten(own, spec))[1]
+
+        return _recorded(self.vm, derivative)
 
 
 def _nothing() -> None:
