@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from ..breaks.eager_errors import eagers_error
+from ..breaks.refused_numbers import check_overflow, check_written
 from ..calls.tables import has_tensor, is_answer, is_guarded, nodes_in
 from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRaise
 from ..functional.overlap import is_folded
@@ -27,7 +28,6 @@ from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .aside import Aside, module_of
 from .aside import storage_of as _storage
 from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_inputs, with_tensors
-from .overflow import check_overflow
 from .read_sizes import READS, ReadSizes
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
@@ -362,6 +362,7 @@ class OutputGraph:
         given = list(tensors_in((args, kwargs)))
         name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
         check_overflow(op, target, name, args, kwargs)
+        check_written(op, target, name, args, kwargs)
         if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():
             raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
         if name in _DRAWS_INSIDE and torch.is_grad_enabled() and given and not given[0].is_contiguous():

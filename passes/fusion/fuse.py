@@ -264,7 +264,7 @@ class _Emitter:
                 operands = [local[v] for v in op.operands]
                 if isinstance(op, prim.Scatter):
                     operands[0] = block.args[inputs.index(op.operands[0])]
-                if _adds_halves(op):
+                if _adds_halves(op) or _decides(op):
                     sums = zip(op.operands, operands, strict=True)
                     operands = [_rounded(v, x, block) if _widening(v) in unrounded else x for v, x in sums]
                 copy = copy_with(op, operands)
@@ -374,6 +374,17 @@ def _adds_halves(op: Op) -> bool:
     factor of 0.999995, sends all of them to the same side, and a network of residuals adds up what no single sum shows.
     """
     return op.name in ("prim.add", "prim.sub") and all(_widening(v) is not None for v in op.operands)
+
+
+def _decides(op: Op) -> bool:
+    """Whether the result jumps where an operand crosses a number: values that are equal in eager, rounded, have to be equal here."""
+    return op.name in _JUMPS or isinstance(op, prim.Reduce) and op["kind"] in ("argmax", "argmin")
+
+
+_JUMPS = frozenset(
+    f"prim.{n}"
+    for n in ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "round", "floor", "ceil", "trunc", "sign")
+)
 
 
 def _widening(value: SSAValue) -> prim.Cast | None:

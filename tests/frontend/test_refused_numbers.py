@@ -93,3 +93,19 @@ def test_writes_to_one_of_several_views(function: Any) -> None:
     for tracked in (False, True):
         x = torch.ones(2, 2, requires_grad=tracked)
         assert _answer(lambda f, x=x: f(x).detach(), fast) == _answer(lambda f, x=x: f(x).detach(), function)
+
+
+@pytest.mark.parametrize("other", [True, 2, 1.5, torch.tensor(2), torch.tensor([1.5]), torch.tensor([True])], ids=str)
+@pytest.mark.parametrize("name", ["add_", "sub_", "mul_", "div_", "pow_", "remainder_", "bitwise_and_", "eq_", "copy_"])
+def test_writes_of_another_kind(name: str, other: Any) -> None:
+    def function(x: Tensor) -> Tensor:
+        return getattr(x[1:], name)(other)
+
+    fast = intarsia.compile(function, backend="eager")
+    for dtype in (torch.bool, torch.int32, torch.uint8, torch.float32):
+        x = torch.tensor([1, 0, 1]).to(dtype)
+        if name == "copy_" and type(other) is not Tensor:
+            continue
+        mine, theirs = x.clone(), x.clone()
+        assert _answer(fast, mine) == _answer(function, theirs), dtype
+        assert torch.equal(mine, theirs)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ..breaks.eager_errors import said_by_eager
 from ..errors import UserRaise
 from ..torch_private.fake import FakeTensor
 from ..torch_private.symbols import hint_of
 from ..values.kinds import isinstance
+from .eager_errors import said_by_eager
 
-__all__ = ["check_overflow"]
+__all__ = ["check_overflow", "check_written"]
 
 _REFUSED = "without overflow"
 _SHAPES = {
@@ -59,6 +59,29 @@ def check_overflow(op: str, target: Any, name: str, args: Sequence[Any], kwargs:
                     raise UserRaise(error)
             elif changes:
                 _ = bool(number <= high), bool(number >= low)  # a guard each
+
+
+def check_written(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise eager's error where a write would narrow the kind of a number (an int into bools), which not all fake operators refuse."""
+    into = args[0] if args else None
+    if not name.endswith("_") or type(into) is not FakeTensor or into.dtype.is_complex or into.dtype.is_floating_point:
+        return
+    if any(_rank(value) > _rank(into) for value in (*args[1:], *kwargs.values())):
+        error = said_by_eager(op, target, args, kwargs)
+        if error is not None and _NARROWS in str(error):
+            raise UserRaise(error)
+
+
+_NARROWS = "can't be cast to the desired output type"
+
+
+def _rank(value: Any) -> int:
+    """Of kinds of numbers: bools, ints, all others."""
+    if isinstance(value, torch.Tensor):
+        return 0 if value.dtype == torch.bool else 2 if value.dtype.is_floating_point or value.dtype.is_complex else 1
+    return {bool: 0, torch.SymBool: 0, int: 1, torch.SymInt: 1, float: 2, torch.SymFloat: 2, complex: 2}.get(
+        type(value), 0
+    )
 
 
 def _types(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.dtype]:
