@@ -31,6 +31,7 @@ try:
     )
     from .counters import counters
     from .exchange.from_stablehlo import from_stablehlo
+    from .exchange.models.from_onnx import from_onnx
     from .explain.explanation import Explanation, explain
     from .explain.logs import set_logs, set_logs_from_environment
     from .explain.stages import Lowered, lower
@@ -89,6 +90,7 @@ __all__ = [
     "disable",
     "explain",
     "export",
+    "from_onnx",
     "from_stablehlo",
     "graph_break",
     "is_compiling",

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
 from ...exchange.as_module import as_module
 from ...exchange.from_stablehlo import from_stablehlo
+from ...exchange.models.from_onnx import from_onnx
 from ...ir.fx.importer import Imported
 from .values import Inputs
 
-SOURCES = ("stablehlo",)
+SOURCES = ("stablehlo", "onnx")
+
+
+def imported_model(path: str, sizes: Mapping[str, int]) -> Imported:
+    """The module that a file of ONNX is, and its weights; `sizes` of its inputs that have names.
+
+    Raises:
+        ExchangeError: something in it is not taken; names the node.
+    """
+    return as_module(from_onnx(path, sizes))
 
 
 def imported(text: str, name: str) -> Imported:

@@ -39,7 +39,7 @@ from .bisect import kept_passes
 from .check import Checker, Stages, WrongPass, run_on_target
 from .emit import EMITTED, emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
-from .imports import imported, with_constants
+from .imports import imported, imported_model, with_constants
 from .machines import machine_of, moved
 from .reduce import Test, reduced
 from .values import Inputs, inputs_of, sizes_of
@@ -183,6 +183,8 @@ class _Command:
         path = self.args.run_reproducer or self.args.input_file
         if path is None or path == "-":
             return "<stdin>", sys.stdin.read()
+        if self.args.source == "onnx":
+            return path, ""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -216,7 +218,7 @@ class _Command:
         args = self.args
         constants: Sequence[Tensor] = ()
         if args.source:
-            made = imported(text, name)
+            made = imported_model(name, self.sizes) if args.source == "onnx" else imported(text, name)
             module, constants = made.module, made.constants
         else:
             positions = PositionParser(self.ctx.clone(), text, name)
@@ -229,7 +231,11 @@ class _Command:
         self.recording, self.record = Recording(), PassRecord(print_module(module))
         passes = self._passes_for(module)
         wanted = args.run or args.run_compiled or args.check_each
-        inputs = with_constants(inputs_of(module, args.inputs, self.sizes), constants) if wanted else None
+        inputs = (
+            with_constants(inputs_of(module, args.inputs, {} if args.source else self.sizes), constants)
+            if wanted
+            else None
+        )
         stages = Stages(module, inputs) if (args.run or args.run_compiled) and inputs else None
         ctx = CompileContext(self.machine, Diagnostics(want_remarks=args.remarks or args.emit == "html"))
         self._run(ctx, module, passes, inputs, stages)
