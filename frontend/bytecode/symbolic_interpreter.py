@@ -268,6 +268,8 @@ class SymbolicInterpreter:
     def read_operands(self, frame: Frame, count: int, arg: Any) -> None:
         """Read the operands of the next instruction that were not read yet."""
         stack = frame.stack
+        if Unread not in map(type, stack[-count:]):
+            return
         start = max(len(stack) - count, 0)
         unread = [at for at, value in enumerate(stack[-count:], start) if type(value) is Unread]
         if unread and type(arg) is tuple and self._breaks_at_once(stack[start : start + 2]):

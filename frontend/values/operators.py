@@ -60,9 +60,16 @@ UNARY: dict[str, tuple[Any, str]] = {
 }
 
 
+# Exactly of these types, so that nothing of the program's runs, no symbol is among them, and nothing has to be looked into.
+_NUMBERS = frozenset([int, float, bool])
+_PLAIN = _NUMBERS | {str, type(None)}
+
+
 def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """`left symbol right`."""
     function, name = BINARY[symbol]
+    if type(left) in _NUMBERS and type(right) in _NUMBERS:
+        return vm.native(function, left, right)
     if symbol[0] == "%" and type(left) in (str, Text) and is_late(vm, [left, right]):
         return late_text(vm, operator.mod, (left, right), {})
     if isinstance(left, Tensor) or isinstance(right, Tensor):
@@ -160,6 +167,8 @@ def _of_the_other(vm: Interpreter, name: str, left: Any, right: Any) -> Any:
 def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """`left symbol right` for a comparison."""
     function, method, reflected = COMPARE[symbol]
+    if type(left) in _PLAIN and type(right) in _PLAIN:
+        return vm.native(function, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         result = _overridden(vm, function, symbol, left, right, ((method,), reflected))
         if result is not NotImplemented:

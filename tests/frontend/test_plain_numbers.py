@@ -1,0 +1,59 @@
+"""Operators on numbers and text of Python's own types run as they are; what only looks like them does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from harness import check, compiled
+from torch import Tensor
+
+X = torch.arange(4.0)
+
+
+class Number(int):
+    def __add__(self, other: Any) -> int:
+        return 40
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def arithmetic(x: Tensor, n: Any, text: Any) -> Any:
+    errors = []
+    for step in (lambda: n // 0, lambda: n < text, lambda: 1 << -1, lambda: None < n):
+        try:
+            step()
+        except (ArithmeticError, TypeError, ValueError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    n += True
+    return x * n, n**2 % 7, n & 6, n / 4, 2.0**n, n == 3.0, text == "a", text < "b", n != None, text == n, errors  # noqa: E711
+
+
+@pytest.mark.parametrize("n", [2, 3, True, 2.5, float("nan")])
+def test_of_pythons_own_types(n: Any) -> None:
+    if type(n) is float:
+        with pytest.raises(TypeError):  # of `&`
+            compiled(arithmetic)[0](X, n, "a")
+    else:
+        assert check(arithmetic, X, n, "a").breaks == []
+
+
+def test_of_classes_of_the_programs() -> None:
+    def function(x: Tensor, n: Any) -> Any:
+        return x * (n + 1), n == 7, 1 + n, n + 1.0, n != 3
+
+    assert check(function, X, Number(3)).breaks == []
+
+
+def test_of_numbers_that_change() -> None:
+    def function(x: Tensor, n: int, f: float) -> Any:
+        return x * (n + f) if n > 2 else x - n, n * 2, f < n
+
+    fast, log = compiled(function)
+    for n, f in ((3, 0.5), (4, 2.5), (1, 0.5), (7, -1.0), (0, 0.0)):
+        assert torch.equal(fast(X, n, f)[0], function(X, n, f)[0]) and fast(X, n, f)[1:] == function(X, n, f)[1:]
+    assert log.breaks == []
