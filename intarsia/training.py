@@ -20,6 +20,7 @@ from torch import fx
 from .config import Config
 from .counters import COUNTERS
 from .explain.roofline import WATCH, watching
+from .explain.steps import source_name
 from .extend.configured import Passes, policy_of
 from .frontend.branches.random_state import rewound
 from .frontend.branches.written import WRITTEN, or_put_back
@@ -54,6 +55,7 @@ from .graph_compiler import (
 from .linear_losses import without_logits
 from .partition.arriving import depends, without
 from .partition.choose import Partition, split
+from .partition.input_names import name_inputs
 from .partition.prepare import prepare
 from .report.record import now_recording, resumed
 from .second_order import twice_differentiable
@@ -131,6 +133,7 @@ def compile_training(
         with COUNTERS.phase("partition"):
             forward, backward, found = split(joint, config.memory_budget, policy)
         partitions.append(found)
+        name_inputs([source_name(n) for n in gm.graph.find_nodes(op="placeholder")], forward.graph, backward.graph)
         return forward, backward
 
     partitions: list[Partition] = []

@@ -129,8 +129,8 @@ class Tracer(CaptureMode):
             node = self.graph.placeholder(old.name)
             self._copy_meta(old, node)
             node.meta["static_input"] = old.meta.get("static_input", False) and not self._is_trained(example)
-            if "source" in old.meta:
-                node.meta["source_name"] = old.meta["source"].name()
+            if "source" in old.meta or "source_name" in old.meta:  # the second in the half of a training graph
+                node.meta["source_name"] = old.meta.get("source_name") or old.meta["source"].name()
             if isinstance(example, Tensor):
                 fake = example if is_fake(example) else self.fake_mode.from_tensor(example)
                 node.meta["val"] = fake

@@ -23,6 +23,7 @@ from ..explain.roofline import StepInfo, measure, rate_of, short_number, size_of
 from ..graph_compiler import open_cache
 from ..ir.interpreter.loops import main_function
 from ..ir.interpreter.run import run
+from ..ir.retarget import retarget
 from ..ir.syntax import comment_of
 from ..ir.text import parse_module, print_module
 from ..ir.types import RefType
@@ -106,7 +107,9 @@ def _built(module: ModuleOp, code: Mapping[str, str], folder: Path) -> Program:
 def _checked(module: ModuleOp, code: Mapping[str, str], inputs: Inputs, folder: Path) -> int:
     """Whether compiled code gives what the interpreter gives of the loops."""
     bare = as_returned(module)
-    wanted = run(bare, inputs.fresh())
+    loops = bare.clone()
+    retarget(loops, "cpu")  # where the interpreter runs loops
+    wanted = run(loops, [x.cpu() if isinstance(x, torch.Tensor) else x for x in inputs.fresh()])
     with torch.no_grad():
         found = [r for r in _built(bare, code, folder).run(*inputs.fresh()) if isinstance(r, torch.Tensor)]
     found, wanted = ([r.cpu() for r in each] for each in (found, wanted))

@@ -40,7 +40,7 @@ class Inputs:
 
 
 def _copy(given: Tensor) -> Tensor:
-    made = torch.empty_strided(given.shape, given.stride(), dtype=given.dtype)
+    made = torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device=given.device)
     return made.copy_(given)
 
 
