@@ -132,7 +132,7 @@ def gradients_differ(a: fx.Node, b: fx.Node, gated: Collection[fx.Node]) -> str 
 
 def with_nodes(vm: Interpreter, run: Callable[[], _Result]) -> tuple[_Result, list[fx.Node]]:
     """What `run` gives, and the nodes that it records; there is a node in front of them."""
-    last = next(reversed(vm.out.graph.nodes))
+    last = next(iter(reversed(vm.out.graph.nodes)))
     result, nodes, node = run(), list[fx.Node](), last.next
     while node.op != "root":
         nodes.append(node)
