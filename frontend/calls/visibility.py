@@ -154,13 +154,22 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
     if torch.SymFloat in (type(left), type(right)):
         return _is_same_float(vm, left, right)
     if torch.SymInt in (type(left), type(right)) and all(type(v) in (int, torch.SymInt) for v in (left, right)):
-        raise GraphBreak("ints of which one changes between calls are compared by identity")
+        return _is_same_int(vm, left, right)
     a, b = vm.user.by_value.get(id(left)), vm.user.by_value.get(id(right))
     if a is None or b is None or type(a.real) is not type(b.real):
         return False
     if not (isinstance(a.source, Const) and isinstance(b.source, Const)):
         vm.guards.add("other", a.source, b.source)
     return False
+
+
+def _is_same_int(vm: Interpreter, left: Any, right: Any) -> bool:
+    """Of two ints, one of which changes between calls: those that differ are two objects, CPython has one of each small one."""
+    if not vm.truth(left == right):
+        return False
+    if vm.truth(left >= -5) and vm.truth(left <= 256):
+        return True
+    raise GraphBreak("large ints that are equal, of which one changes between calls, are compared by identity")
 
 
 def _is_same_float(vm: Interpreter, left: Any, right: Any) -> bool:

@@ -65,6 +65,7 @@ class Append:
     """The bound method `append` of an unread list."""
 
     __slots__ = ("unread",)
+    __name__ = "append"  # asked of all that is called: no reason to read the list
 
     def __init__(self, unread: Unread) -> None:
         self.unread = unread

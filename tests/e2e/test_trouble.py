@@ -233,7 +233,8 @@ def test_gradients_that_cannot_be_traced_run_in_eager_visibly(monkeypatch, caplo
 
 def test_debug_folder_holds_every_stage(tmp_path):
     intarsia.compile(f, options={"debug": str(tmp_path / "out")})(torch.randn(5))
-    (graph,) = (tmp_path / "out").iterdir()
+    (graph,) = (tmp_path / "out" / "run1").iterdir()
+    assert graph.name == "f_1"
     names = {p.name for p in graph.iterdir()}
     assert {"fx-captured.py", "fx-functional.py", "0-aten.ir", "host.py", "kernels0.cpp"} <= names
     assert any(n.endswith("-fuse.ir") for n in names) and any(n.endswith("-plan-buffers.ir") for n in names)

@@ -28,7 +28,7 @@ CASES += [
     ("Adam", {"lr": torch.tensor([0.01])}),
     ("Muon", {}),
 ]
-CAPTURES = {"RAdam": 3, "ASGD": 5}  # these decide by the number of the step
+CAPTURES = {"RAdam": 3, "ASGD": 6}  # these decide by the number of the step; one of ASGD's numbers is zero at first
 
 
 def twins(make, shapes=((3, 4), (5,)), dtypes=(torch.float32, torch.float32)):
@@ -376,7 +376,7 @@ def test_a_number_in_a_tensor():
         given = [t.clone() for t in (count, other)]
         assert torch.equal(fast(x, count, other), function(x, *given))
         assert torch.equal(count, given[0]) and torch.equal(other, given[1])
-    assert len(log.captures) == 1 and not log.breaks
+    assert len(log.captures) == 2 and not log.breaks  # zero, whose sign counts, is a program of its own
     shared = torch.tensor([2.0])
     again = shared.clone()
     assert torch.equal(fast(x, shared, shared.view(1)), function(x, again, again.view(1)))

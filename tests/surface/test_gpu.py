@@ -470,7 +470,7 @@ def test_debug_folder_and_log_of_code(monkeypatch, tmp_path, caplog):
             intarsia.compile(norm, options={"debug": str(tmp_path / "debug")})(X)
     finally:
         intarsia.set_logs()
-    (text,) = [path.read_text() for path in (tmp_path / "debug").glob("graph*/kernels.py")]
+    (text,) = [path.read_text() for path in (tmp_path / "debug").glob("run*/*/kernels.py")]
     assert "@triton.jit" in text
     told = [r.getMessage() for r in caplog.records if r.name == "intarsia.code"]
     assert any("@triton.jit" in t for t in told) and any("not recorded as a CUDA graph: fewer" in t for t in told)

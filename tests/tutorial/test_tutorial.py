@@ -144,7 +144,7 @@ def test_both_operations_are_in_one_kernel(tmp_path, no_fallback):
     fn = intarsia.compile(sin_of_cos, options={"debug": str(tmp_path)})
     with torch.no_grad():
         fn(torch.randn(10000))
-    kernels = list(tmp_path.glob("graph*/*.cpp"))
+    kernels = list(tmp_path.glob("run*/*/*.cpp"))
     assert len(kernels) == 1
     source = kernels[0].read_text()
     assert source.count('extern "C"') == 1
