@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 import time
 
@@ -159,6 +160,9 @@ def test_lengths_that_change() -> None:
 
 
 def test_a_loop_that_never_ends_is_interrupted() -> None:
+    # What a shell starts in the background ignores interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def f(a):
         return while_loop(lambda n, v: n > -1, lambda n, v: (n * 1, v.sin()), (torch.tensor(0), a))
 
@@ -178,6 +182,7 @@ def test_a_loop_that_never_ends_is_interrupted() -> None:
             endless(x())
     finally:
         over.set()
+        signal.signal(signal.SIGINT, before)
     assert time.perf_counter() - start < 20
     torch.testing.assert_close(compiled(x()), until_small(x()))
 
