@@ -164,12 +164,14 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
 
 
 def _is_same_int(vm: Interpreter, left: Any, right: Any) -> bool:
-    """Of two ints, one of which changes between calls: those that differ are two objects, CPython has one of each small one."""
-    if not vm.truth(left == right):
-        return False
-    if vm.truth(left >= -5) and vm.truth(left <= 256):
-        return True
-    raise GraphBreak("large ints that are equal, of which one changes between calls, are compared by identity")
+    """Of two ints, one of which changes between calls: those that differ are two objects, CPython has one of each small one.
+
+    Nothing is relied on where the graph breaks: two symbols that are known to be equal are one, behind the break, too.
+    """
+    one, other = (value if type(value) is int else value.node.hint for value in (left, right))
+    if one is None or other is None or (one == other and not -5 <= one <= 256):
+        raise GraphBreak("large ints that are equal, of which one changes between calls, are compared by identity")
+    return bool(vm.truth(left == right) and vm.truth(left >= -5) and vm.truth(left <= 256))
 
 
 def _is_same_float(vm: Interpreter, left: Any, right: Any) -> bool:
