@@ -1,6 +1,8 @@
-"""A graph that was read from another form as a module of our IR, at level `aten`."""
+"""A graph that is read from another form: where its nodes come from, and the graph as a module of our IR, at level `aten`."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import fx
@@ -9,6 +11,17 @@ from ..frontend.errors import Unsupported
 from ..frontend.functional.trace import functionalize
 from ..ir.fx.importer import Imported, ImportFailure, import_fx
 from .errors import ExchangeError
+
+
+class LineTracer(fx.proxy.GraphAppendingTracer):
+    """Names the line, in the form that is read, of each node that is appended."""
+
+    trace = ""
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.meta["stack_trace"] = self.trace
+        return node
 
 
 def as_module(graph: fx.GraphModule) -> Imported:

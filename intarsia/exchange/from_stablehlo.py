@@ -10,6 +10,7 @@ text gives it. What is not taken is an error that shows the line. Nothing of the
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor, fx
 
 from ..frontend.torch_private.regions import COND, WHILE_LOOP
 from ..ir.syntax import comment_of
+from .as_module import LineTracer
 from .constants import constant, dtype_of_element
 from .errors import ExchangeError
 from .mlir_text import Dense, Function, Operation, Reader, Region, Type
@@ -156,28 +158,13 @@ def _unknown(value: Any) -> None:
     return None
 
 
-def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)
-
-
-class _Tracer(fx.proxy.GraphAppendingTracer):
-    """Names the line of the text that each node comes from."""
-
-    trace = ""
-
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        node = super().create_node(*args, **kwargs)
-        node.meta["stack_trace"] = self.trace
-        return node
-
-
 class _Graph:
     """One graph: `@main`, or a region that a loop or a branch runs."""
 
     def __init__(self, program: _Program) -> None:
         self.program, self.reader = program, program.reader
         self.graph = fx.Graph()
-        self.tracer = _Tracer(self.graph)
+        self.tracer = LineTracer(self.graph)
         self.root = torch.nn.Module()
         self.known: dict[str, Any] = {}
         self.numbers: dict[fx.Node, Any] = {}
@@ -410,7 +397,7 @@ class _Graph:
                 made: Any = [constant(self.reader, op.attributes["value"])[0]]
             elif op.name in CALLS:
                 types = [kinds[n] for n in op.operands]
-                call = Call(self.reader, op, operands, types, self.on_tensors, _unknown, _called, _unknown)
+                call = Call(self.reader, op, operands, types, self.on_tensors, _unknown, operator.call, _unknown)
                 made = CALLS[op.name](call)
             else:
                 self.reader.fail(f"the operation {op.name} is not taken here", op.position)

@@ -21,6 +21,17 @@ from torch import Tensor
 X = torch.arange(4.0)
 
 
+def outcomes(steps: list[Callable[[], Any]]) -> list[Any]:
+    """What each step gives, or the text of its TypeError."""
+    found: list[Any] = []
+    for step in steps:
+        try:
+            found.append(step())
+        except TypeError as error:
+            found.append(str(error))
+    return found
+
+
 def unusual_methods(x: Tensor) -> Any:
     """Special methods that are static, of the class, objects, or None."""
 
@@ -262,25 +273,13 @@ def test_operators_that_a_class_blocks() -> None:
     steps = [in_place, lambda: Blocked() * 2, lambda: Blocked() + 1, lambda: Adds() + Blocked(), lambda: 1 + Blocked()]
 
     def function(x: Tensor) -> Any:
-        found: list[Any] = []
-        for step in steps:
-            try:
-                found.append(step())
-            except TypeError as error:
-                found.append(str(error))
-        return x + 1, found
+        return x + 1, outcomes(steps)
 
     assert check(function, X).breaks == []
 
 
 def test_truths_of_arguments_that_do_not_fit() -> None:
     def function(x: Tensor) -> Any:
-        found: list[Any] = [bool(), bool(2)]
-        for step in (lambda: bool(1, 2), lambda: bool(x=1)):
-            try:
-                found.append(step())
-            except TypeError as error:
-                found.append(str(error))
-        return x + 1, found
+        return x + 1, bool(), bool(2), outcomes([lambda: bool(1, 2), lambda: bool(x=1)])
 
     assert check(function, X).breaks == []

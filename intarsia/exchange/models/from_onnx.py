@@ -10,6 +10,7 @@ node and opset. Nothing of the file is executed; it needs the package `onnx` to 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, fx
 
 from ...ir.syntax import comment_of, visible
+from ..as_module import LineTracer
 from ..errors import ExchangeError
 from .onnx_calls import CALLS
 
@@ -145,15 +147,6 @@ class Call:
         return _DTYPES.get(number) or self.fail(f"dtype {number} is not taken")
 
 
-class _Tracer(fx.proxy.GraphAppendingTracer):
-    trace = ""
-
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        node = super().create_node(*args, **kwargs)
-        node.meta["stack_trace"] = self.trace
-        return node
-
-
 class _Model:
     """The model on its way to a graph."""
 
@@ -166,7 +159,7 @@ class _Model:
                 f"'{visible(path)}' has opset {self.opset or 'none'}; {OPSETS[0]} to {OPSETS[-1]} are taken"
             )
         self.graph = fx.Graph()
-        self.tracer = _Tracer(self.graph)
+        self.tracer = LineTracer(self.graph)
         self.root = torch.nn.Module()
         self.values: dict[str, Known] = {}
         self.nodes: dict[int, Any] = {}  # of tensors that are known, by id
@@ -294,18 +287,14 @@ class _Model:
             return list(found) if isinstance(found, list | tuple) else [found]
 
         with torch.device("meta"):
-            likes = run([g and g.like for g in given], _called)
+            likes = run([g and g.like for g in given], operator.call)
         if sum(like.numel() for like in likes) > MOST_ELEMENTS:
             raise ExchangeError(f"{where}: its results are too large")
         if all(g.constant is not None for g in known):
-            values = run([g and g.constant for g in given], _called)
+            values = run([g and g.constant for g in given], operator.call)
         else:
             values = run([g and self._of_graph(g.value) for g in given], self._make)
         return [Known(v, like) for v, like in zip(values, likes, strict=True)]
-
-
-def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)
 
 
 def _plain(found: Any) -> Any:
