@@ -25,6 +25,7 @@ from ..guards.source import Computed, Fetch, Made, Source
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
 from ..torch_private.symbols import is_unknown
+from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import SYMBOLIC, isinstance
 
 __all__ = ["number_asked", "read_asked", "retried", "settled", "unknown_number"]
@@ -104,7 +105,7 @@ def settled(vm: Interpreter, args: Any, kwargs: Any, reads: bool = False) -> Any
 
 def read_asked(vm: Interpreter, tensor: Tensor, method: str) -> Any:
     """What stands for `tensor.item()` or `tensor.tolist()`; None of other methods, and where the graph has to end."""
-    if method not in ("item", "tolist"):
+    if method not in ("item", "tolist") or is_wrapped(tensor):  # what numbers a wrapper tensor has, its class says
         return None
     number = read_list(vm, tensor, method)
     if number is None and method == "item":

@@ -474,7 +474,8 @@ class SymbolicInterpreter:
             value = tensor_of_truth(self, value)
         if isinstance(value, Tensor):
             if self.overrides.concern((value,)):
-                return bool(self.overrides.run(bool, (value,), {}))
+                result = self.overrides.run(bool, (value,), {})
+                return result if type(result) is bool else self.decision(result, jump)
             if (
                 getattr(value, "constant", None) is None and value.numel() == 1
             ):  # of another an error, whatever it holds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import types
 import weakref
@@ -110,15 +111,24 @@ def _is_overridable(function: Any) -> bool:
     """Whether torch asks `__torch_function__` about a function, or in it; methods of tensors are asked about where they are called."""
     if isinstance(function, OpOverload | OpOverloadPacket):
         return True
-    name = getattr(function, "__name__", "")
+    name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "") or ""
+    if isinstance(function, types.FunctionType) and module.startswith("torch.") and _asks_overrides(function):
+        return True
     if name in tables.REFUSED_TORCH or name.startswith(tables.STATE_CHANGES):
         return False
     if isinstance(function, types.FunctionType):
-        module = function.__module__ or ""
         return rules.is_leaf_module(module) and module != "torch.overrides" and name != "__torch_function__"
     return (
         isinstance(function, types.BuiltinFunctionType) and is_torch_builtin(function, None) and is_operator(function)
     )
+
+
+def _asks_overrides(function: types.FunctionType) -> bool:
+    """Whether a function of torch's that a row interprets asks `__torch_function__` itself, in Python."""
+    if row_of(function) is None:
+        return False
+    plain = inspect.unwrap(function)
+    return isinstance(plain, types.FunctionType) and "handle_torch_function" in plain.__code__.co_names
 
 
 def _ruled(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -138,8 +138,14 @@ ROWS.rule(abs, operator.abs)(
 
 @ROWS.rule(divmod)
 def _divmod(vm: Interpreter, left: Any, right: Any) -> Any:
-    tensors = isinstance(left, Tensor) or isinstance(right, Tensor)
-    if not tensors and (is_written_in_python(left, "__divmod__") or is_written_in_python(right, "__rdivmod__")):
+    kinds = vm.type_of(left), vm.type_of(right)
+    if any(issubclass(kind, Tensor) for kind in kinds):
+        others = [(k, n) for k, n in zip(kinds, ("__divmod__", "__rdivmod__"), strict=True) if k not in (int, float)]
+        if any(objects.lookup(kind, name)[1] is not None for kind, name in others):
+            raise GraphBreak("divmod of a tensor is called")
+        names = " and ".join(repr(kind.__name__) for kind in kinds)
+        raise UserRaise(TypeError(f"unsupported operand type(s) for divmod(): {names}"))
+    if is_written_in_python(left, "__divmod__") or is_written_in_python(right, "__rdivmod__"):
         return binary_by_methods(vm, "divmod()", "divmod", left, right)
     if is_constant(left) and is_constant(right):
         return vm.native(divmod, left, right)

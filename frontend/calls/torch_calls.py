@@ -59,6 +59,8 @@ def _devices(args: tuple[Any, ...]) -> set[str]:
 def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of torch's: one node, or a constant when no tensor is involved."""
     name = getattr(function, "__name__", "")
+    if function in _WITH_RULES and args and isinstance(args[0], Tensor):
+        return vm.call_tensor_method(args[0], name, args[1:], kwargs)
     if name in _RECURRENT and _drops_between_layers(args):
         raise GraphBreak(f"{name} drops out between its layers, which torch's traces leave out")
     if name in _RECURRENT and torch.is_autocast_enabled("cuda") and _is_on_gpu(args):
@@ -93,6 +95,9 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
         check_out(vm, function, args, kwargs, ["out"])
     return vm.out.call_function(function, args, kwargs)
 
+
+# Methods of tensors in Python that are no nodes of a graph.
+_WITH_RULES = frozenset({Tensor.backward, Tensor.register_hook})
 
 # Methods of tensors in Python that are found by other names than they have (`__ipow__` is called `pow_`).
 _OTHER_NAMES = {f: n for n, f in vars(Tensor).items() if isinstance(f, types.FunctionType) and f.__name__ != n}

@@ -21,7 +21,7 @@ from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, is_f
 from ..values.kinds import isinstance
 from .nodes import OUTSIDE, WHOLE, freed, leaf
 
-__all__ = ["HOOK", "HooksOutside", "Inside", "NoHooks", "said", "settle"]
+__all__ = ["HOOK", "HooksOutside", "Inside", "NoHooks", "check_no_leaf", "said", "settle"]
 
 
 HOOK = "a hook is registered on a tensor"
@@ -215,6 +215,12 @@ def is_changed(info: GraphInput) -> bool:
     """Whether the program wrote to an input in a way that autograd records."""
     base = info.fake if info.fake._base is None else info.fake._base
     return operator.is_not(base.grad_fn, info.history)
+
+
+def check_no_leaf(vm: Interpreter, tensor: Tensor) -> None:
+    """Break where a wrapper tensor is given out that the program lets require gradients: its parts are no leaves."""
+    if tensor.requires_grad and tensor.is_leaf and vm.gradients.calls:
+        raise _outside(vm.gradients)
 
 
 def _outside(inside: Inside) -> GraphBreak:

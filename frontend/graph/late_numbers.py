@@ -21,6 +21,7 @@ from torch import Tensor
 from ..errors import GraphBreak
 from ..state import Interpreter
 from ..torch_private.symbols import is_unknown, sym_sqrt, unknown_float
+from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance
 from .output import OutputGraph
 from .read_numbers import read_number, read_truth
@@ -53,7 +54,7 @@ class LateNumbers:
 
     def read(self, tensor: Tensor) -> Any:
         """What stands for `tensor.item()`; None where that is no float of the graph's own."""
-        if not tensor.is_floating_point() or not self.out.is_known(tensor):
+        if not tensor.is_floating_point() or not self.out.is_known(tensor) or is_wrapped(tensor):
             return None
         if any(size != 1 for size in tensor.shape):
             return None

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..errors import GraphBreak
 from ..state import Interpreter
 from ..torch_private.symbols import unknown_int
+from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance
 from .sym_nodes import to_expr
 
@@ -24,7 +25,7 @@ _MOST = 64  # numbers of one list
 
 def read_number(vm: Interpreter, tensor: Tensor) -> Any:
     """What stands for `tensor.item()`; None where that is no integer of the graph's own."""
-    if tensor.dtype not in _WHOLE or not vm.out.is_known(tensor):
+    if tensor.dtype not in _WHOLE or not vm.out.is_known(tensor) or is_wrapped(tensor):
         return None
     known = vm.out.read.known(tensor, vm.out.has_written(tensor))
     if known is not None:
@@ -42,6 +43,8 @@ def read_number(vm: Interpreter, tensor: Tensor) -> Any:
 def read_truth(vm: Interpreter, tensor: Tensor) -> Any:
     """`bool(tensor)` as a symbol; None where there can be none."""
     if not vm.out.is_known(tensor) or not vm.dynamic.may_be_late() or any(n != 1 for n in tensor.shape):
+        return None
+    if is_wrapped(tensor):  # its class says what its numbers are
         return None
     with torch.no_grad():
         made = vm.out.call_method("reshape", (tensor, ()), {}) if tensor.dim() else tensor

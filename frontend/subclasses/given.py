@@ -63,7 +63,12 @@ def copied(value: Any) -> Any:
     if is_wrapped(value):
         layout = layout_of(value)
         return Wrapped(layout).made(*map(copied, parts_of(value, layout)))
-    return value.clone()
+    made = value.clone()
+    if made.stride() == value.stride():
+        return made
+    with torch.no_grad():  # the class may make its tensors by the strides of what it is given
+        laid = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return laid.copy_(made) if value.requires_grad else laid
 
 
 def gradient_of(tensor: Tensor) -> Tensor:

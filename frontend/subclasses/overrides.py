@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..bytecode import exceptions
-from ..errors import GraphBreak, Unsupported, UserRaise
+from ..errors import CaptureError, GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import lookup
 from ..guards.source import Source
 from ..state import Interpreter
 from ..torch_private.dispatch import DispatchMode
 from ..torch_private.functions import NO_FUNCTION, WITHOUT_SUBCLASSES
 from ..torch_private.wrapped import is_wrapped
-from ..values.kinds import isinstance, tensors_in
+from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .dispatch_modes import run_below
 from .methods import Methods
 
@@ -50,8 +50,9 @@ class Marked:
 class _Catch(TorchFunctionMode):
     """Hands each call of torch that C code, or torch's own Python code, makes to those that override it."""
 
-    def __init__(self, overrides: Overrides, keywords: bool) -> None:
+    def __init__(self, overrides: Overrides, keywords: bool, slot: bool) -> None:
         super().__init__()
+        self.slot = slot  # whether a special method is called, whose result C checks
         self.keywords = keywords  # whether a call without keywords passes on that there are none
         self.overrides = overrides
         self.caught = False
@@ -64,12 +65,32 @@ class _Catch(TorchFunctionMode):
             spelled = bool(kwargs) or self.keywords or not isinstance(function, _OF_C)
             given = None if kwargs is _NOT_GIVEN or not spelled else kwargs
             python = isinstance(function, types.FunctionType)
-            return self.overrides.dispatch(function, args, given, bool(kinds) or python)
+            result = self.overrides.dispatch(function, args, given, bool(kinds) or python)
+            if self.slot and isinstance(result, SYMBOLIC):
+                raise _Symbol(result)
+            return result
         except UserRaise as raised:
             vm.carried = exceptions.note(raised.value)
             raise raised.value from None
         finally:
             vm.recording = recording
+
+
+# Special methods whose results C checks.
+_SLOTS = frozenset("__bool__ __int__ __float__ __complex__ __index__ __len__ __contains__".split())  # noqa: SIM905
+
+
+def _is_checked(function: Any) -> bool:
+    """Whether C checks what `function` of a tensor gives: a type, or a special method."""
+    return isinstance(function, type) or getattr(function, "__name__", "") in _SLOTS
+
+
+class _Symbol(CaptureError):
+    """What a special method gives that stands for a number or a truth: past C code that takes no other than its own kind."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__("a special method gives a symbol")
+        self.value = value
 
 
 class Overrides:
@@ -186,10 +207,13 @@ class Overrides:
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of torch's, where what it calls is overridden; `NotImplemented` where nobody was asked."""
         vm = self.vm
-        with _Catch(self, self._spreads()) as catch:
-            result = vm.native(
-                function, *map(vm.materialize, args), **{k: vm.materialize(v) for k, v in kwargs.items()}
-            )
+        try:
+            with _Catch(self, self._spreads(), _is_checked(function)) as catch:
+                result = vm.native(
+                    function, *map(vm.materialize, args), **{k: vm.materialize(v) for k, v in kwargs.items()}
+                )
+        except _Symbol as symbol:
+            return symbol.value
         if catch.caught:
             return result
         if any(not vm.out.is_known(t) for t in tensors_in(result)):

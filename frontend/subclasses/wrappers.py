@@ -15,6 +15,7 @@ from torch import Tensor
 from ..distributed import tensors
 from ..distributed.tensors import set_grad
 from ..errors import GraphBreak, Unsupported
+from ..gradients.inside import check_no_leaf
 from ..guards.emitter import Emitter
 from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter
@@ -25,6 +26,7 @@ from ..torch_private.wrapped import (
     Part,
     Restored,
     Taken,
+    TakenOfCaller,
     Wrapped,
     count_write,
     is_held_by_identity,
@@ -61,7 +63,7 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
         made: Tensor = vm.out.call_function(whole, tuple(fakes), {})
         known = dict(zip(layout.names, fakes, strict=True))
     else:
-        taken = Fetch(Taken(whole), source)
+        taken = Fetch(TakenOfCaller(whole), source)
         with real_tensors():
             reals = taken.function(value)
         fakes = [_part(vm, each, Item(taken, at), check, layout.jagged and at > 0) for at, each in enumerate(reals)]
@@ -131,6 +133,7 @@ def handed_out(vm: Interpreter, value: Tensor) -> tuple[list[Tensor], Any]:
     if is_shared(value):
         one, whole = tensors.handed_out(vm, value)
         return [one], whole
+    check_no_leaf(vm, value)
     layout, parts = _taken_apart(value, "a result")
     root = value if value._base is None else value._base
     if layout.requires_grad and any(root is r for r in vm.overrides.given_roots):

@@ -77,3 +77,11 @@ def as_class(tensor: torch.Tensor, cls: Any) -> Any:
     """A plain tensor as one of a class of the program's, which requires gradients where the tensor does."""
     with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():
         return torch.Tensor.as_subclass(tensor, cls)
+
+
+def as_leaf(tensor: torch.Tensor, cls: Any) -> Any:
+    """The same of a leaf that requires gradients: a leaf, with its gradient."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():
+        made = torch.Tensor.as_subclass(tensor.detach(), cls).requires_grad_()
+        made.grad = tensor.grad
+        return made

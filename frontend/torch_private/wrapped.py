@@ -25,6 +25,7 @@ __all__ = [
     "Part",
     "Restored",
     "Taken",
+    "TakenOfCaller",
     "Wrapped",
     "count_write",
     "is_held_by_identity",
@@ -318,19 +319,23 @@ class Taken:
         self.whole = whole
         self.__name__ = f"taken_{whole.layout.kind.__name__}"
 
+    def __call__(self, value: Any) -> Any:
+        with torch.enable_grad():
+            return _Apart.apply(self.whole, value)
+
+
+class TakenOfCaller(Taken):
+    """The same in a source: sources of two captures are compared. A graph has one for each tensor, which are not equal."""
+
     def __eq__(self, other: object) -> bool:
         """Whether two captures take tensors apart in one way: what one learned of the sizes of parts, the next one uses."""
-        return isinstance(other, Taken) and self._way() == other._way()
+        return isinstance(other, TakenOfCaller) and self._way() == other._way()
 
     def __hash__(self) -> int:
         return hash(self._way())
 
     def _way(self) -> tuple[Any, ...]:
         return self.whole.layout.kind, self.whole.layout.names
-
-    def __call__(self, value: Any) -> Any:
-        with torch.enable_grad():
-            return _Apart.apply(self.whole, value)
 
 
 class _Apart(torch.autograd.Function):
