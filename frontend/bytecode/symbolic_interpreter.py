@@ -474,8 +474,7 @@ class SymbolicInterpreter:
             value = tensor_of_truth(self, value)
         if isinstance(value, Tensor):
             if self.overrides.concern((value,)):
-                result = self.overrides.run(bool, (value,), {})
-                return result if type(result) is bool else self.decision(result, jump)
+                return self.decision(self.overrides.run(bool, (value,), {}), jump)
             if (
                 getattr(value, "constant", None) is None and value.numel() == 1
             ):  # of another an error, whatever it holds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 import types
 import weakref
@@ -45,7 +44,7 @@ from ..values.sets import check_history
 from ..values.tensor import TensorMethod, is_method_descriptor
 from ..values.text import is_late, late_format
 from . import builtins as rules
-from . import contexts, library, marks, natives, optimizers, order, pickles, tables, torch_rules
+from . import contexts, library, marks, natives, optimizers, order, pickles, registry, tables, torch_rules
 from .contexts import is_torch_context
 from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, is_misfit, row_of, rule_of, twin_of
 from .torch_calls import call_operator, check_torch_state, is_operator, is_torch_builtin, torch_answer, torch_call
@@ -112,7 +111,7 @@ def _is_overridable(function: Any) -> bool:
     if isinstance(function, OpOverload | OpOverloadPacket):
         return True
     name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "") or ""
-    if isinstance(function, types.FunctionType) and module.startswith("torch.") and _asks_overrides(function):
+    if isinstance(function, types.FunctionType) and module.startswith("torch.") and registry.asks_overrides(function):
         return True
     if name in tables.REFUSED_TORCH or name.startswith(tables.STATE_CHANGES):
         return False
@@ -121,14 +120,6 @@ def _is_overridable(function: Any) -> bool:
     return (
         isinstance(function, types.BuiltinFunctionType) and is_torch_builtin(function, None) and is_operator(function)
     )
-
-
-def _asks_overrides(function: types.FunctionType) -> bool:
-    """Whether a function of torch's that a row interprets asks `__torch_function__` itself, in Python."""
-    if row_of(function) is None:
-        return False
-    plain = inspect.unwrap(function)
-    return isinstance(plain, types.FunctionType) and "handle_torch_function" in plain.__code__.co_names
 
 
 def _ruled(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

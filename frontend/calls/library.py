@@ -303,6 +303,8 @@ _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections
 
 def _copied_tensor(vm: Interpreter, tensor: Tensor, memo: dict[Any, Any]) -> Tensor:
     """A clone where that is all that copying is: no parameter, no gradient, no attributes, memory of its own."""
+    if (foreign := vm.foreign.of(tensor)) is not None:
+        raise GraphBreak(f"copy.deepcopy of a {foreign.kind}")
     info = vm.out.inputs.get(id(tensor))
     real = None if info is None else info.real
     storage = ("storage", storage_key(tensor))

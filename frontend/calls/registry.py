@@ -24,6 +24,7 @@ __all__ = [
     "Row",
     "Rows",
     "Then",
+    "asks_overrides",
     "called_row",
     "check_refused",
     "fill",
@@ -217,3 +218,11 @@ def _row_of_class(cls: type) -> Row | None:
         if not base.__flags__ & HEAP_TYPE or base.__flags__ & IMMUTABLE_TYPE:
             return None  # a C class that is not known, whatever it derives from
     return None
+
+
+def asks_overrides(function: types.FunctionType) -> bool:
+    """Whether a function of torch's that a row interprets asks `__torch_function__` itself, in Python."""
+    if row_of(function) is None:
+        return False
+    plain = inspect.unwrap(function)
+    return isinstance(plain, types.FunctionType) and "handle_torch_function" in plain.__code__.co_names

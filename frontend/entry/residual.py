@@ -34,7 +34,7 @@ from ..guards.source import Source
 from ..state import Interpreter
 from ..subclasses.wrappers import counted_versions, handed_out
 from ..torch_private.dtensor import is_composite, is_fact
-from ..torch_private.functions import as_class, as_leaf
+from ..torch_private.functions import as_class
 from ..torch_private.symbols import is_unknown, python_text
 from ..transforms.rules import Linear, Pullback, Transformed
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
@@ -238,9 +238,7 @@ class Residual:
 
     def _of_class(self, tensor: Tensor, kind: type) -> str:
         """A tensor of a class of the program's, with the attributes that it was given."""
-        leaf = tensor.requires_grad and tensor.is_leaf and id(tensor) not in self.vm.out.inputs
-        made, plain = (as_leaf, f"out{self._place(tensor)}") if leaf else (as_class, self._plain(tensor))
-        text = f"{self.emit.constant(made, made.__name__)}({plain}, {self.emit.constant(kind, kind.__name__)})"
+        text = f"{self.emit.constant(as_class, 'as_class')}({self._plain(tensor)}, {self.emit.constant(kind, kind.__name__)})"
         name = self._fresh(tensor, text)
         for (_, attribute), (owner, value) in list(self.vm.effects.attrs.items()):
             if owner is tensor and value is not DELETED and attribute != "grad":  # that is the plain one's

@@ -74,8 +74,8 @@ class Views:
         made = [item.meta["example_value"] for item in chain]
         if not chain or storage_key(tensor) in _changed_shapes(self.out.graph):
             return None
-        if any(isinstance(v, Tensor) and v.requires_grad and not v._is_view() for v in made):
-            return None  # it was detached, and then written to where autograd looks
+        if any(isinstance(v, Tensor) and v.requires_grad and (v.is_leaf or not v._is_view()) for v in made):
+            return None  # it was detached, and then written to where autograd looks, or made a leaf
         if not all(self._can_write(argument) for item in chain for argument in _arguments(item)):
             return None
         result = _Result(f"view{len(self.results)}", tensor, node, chain)

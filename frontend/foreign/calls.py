@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import functools
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ..errors import GraphBreak
 from ..guards.source import Fetch
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
 from ..torch_private.foreign.operators import call_operator
-from ..torch_private.foreign.parts import text_of
-from ..torch_private.foreign.plans import function_of, handle_of
+from ..torch_private.foreign.parts import is_laid_as, text_of
+from ..torch_private.foreign.plans import called, function_of, handle_of
 from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..torch_private.symbols import is_unknown
 from ..values.kinds import isinstance
 from . import packed
-from .examples import assignments
+from .examples import assignments, number
 from .results import Planner, Try
 from .tensors import Foreign, Foreigners
 
@@ -163,6 +165,7 @@ class _Call:
             packed.noted(self.vm, name, self.args, made)
             return tuple(made) if len(made) > 1 else made[0]
         tries = self._tried()
+        self._check_gradients(tries[0])
         planner = Planner(self.vm, self.what, self, tries)
         with real_tensors():
             results, build = planner.planned([t.result for t in tries])
@@ -171,6 +174,33 @@ class _Call:
             what = json.dumps({**self.written, "results": results})
             new = iter(self.vm.out.call_function(call_operator(), (self.tensors, self.sizes, what), {}))
         return build(new)
+
+    @property
+    def name(self) -> str:
+        """What is called."""
+        return self.text.rpartition(" ")[2].rpartition(".")[2]
+
+    def _check_gradients(self, tried: Try) -> None:
+        """Break where eager's gradient of a foreign tensor of the caller's is not made of parts as it is: a dense one, or of other places."""
+        rooted = [known for known in self.foreign if known.rooted]
+        if not rooted or not torch.is_grad_enabled() or self.name == "detach":
+            return
+        floats = {self._place(p) for known in rooted for p in known.parts if p.requires_grad}
+        with real_tensors(), torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            given = [t.detach().requires_grad_(k in floats) for k, t in enumerate(tried.tensors)]
+            sizes = [number(n, tried.given) for n in self.sizes]
+            result, foreign = called(json.dumps({**self.written, "results": ["list"]}), given, sizes)
+            made = [t for t in tree_leaves(result) if isinstance(t, Tensor) and t.requires_grad]
+            wanted = [t for t in foreign if t.requires_grad]
+            try:
+                arriving = [t.detach() for t in made]
+                found = torch.autograd.grad(made, wanted, arriving, allow_unused=True) if made else []
+            except (RuntimeError, NotImplementedError):  # eager says so in backward
+                raise GraphBreak(f"{self.what} is called, and has no gradient") from None
+            same = all(g is None or is_laid_as(g, t) for g, t in zip(found, wanted, strict=bool(made)))
+        if not same:
+            raise GraphBreak(f"{self.what} is called, whose gradient has other places than the tensor")
 
     def _packed(self, name: str) -> list[Tensor]:
         """The results of a call on packed sequences, whose sizes are known by rule."""

@@ -145,13 +145,22 @@ class Planner:
         view = example.is_quantized and any(_memory(t) == _memory(example) for t in shown)
 
         def build(new: Iterator[Tensor]) -> Tensor:
-            parts = [next(new) if k is None else self.call.tensors[k] for k in places]
+            parts = [next(new) if k is None else self._kept(self.call.tensors[k]) for k in places]
             shape = tuple(numbers)
             self._check(structure, parts)
-            made = Foreign(stand_in(self.vm, shape, example), structure, shape, parts, example, view=view)
+            rooted = any(p.requires_grad for p in parts) and any(f.rooted for f in self.call.foreign)
+            made = Foreign(
+                stand_in(self.vm, shape, example), structure, shape, parts, example, view=view, rooted=rooted
+            )
             return self.vm.foreign.add(made)  # type: ignore[no-any-return]
 
         return ["foreign", structure, size, texts], build
+
+    def _kept(self, part: Tensor) -> Tensor:
+        """A part that is an argument's, without its history where the call leaves that."""
+        if part.requires_grad and (self.call.name == "detach" or not torch.is_grad_enabled()):
+            return self.vm.out.call_method("detach", (part,), {})  # type: ignore[no-any-return]
+        return part
 
     def _argument(self, values: list[Tensor]) -> tuple[Any, Build] | None:
         """A result that is an argument itself: nothing is called for it."""

@@ -34,6 +34,7 @@ class Foreign:
     example: Tensor = field(repr=False)  # a real one of the same structure
     source: Source | None = None
     view: bool = False  # whether eager's has the memory of another one
+    rooted: bool = False  # whether gradients go through it to a foreign tensor of the caller's
 
     @property
     def kind(self) -> str:
@@ -121,7 +122,7 @@ def taken_in(vm: Interpreter, value: Tensor, source: Source) -> Tensor:
     parts = [_part(vm, part, Item(where, k)) for k, part in enumerate(reals)]
     with real_tensors():
         example = examples.put_together(structure, tuple(min(n, 4) for n in value.shape), value.device)
-    made = Foreign(stand_in(vm, size, example), structure, size, parts, example, source)
+    made = Foreign(stand_in(vm, size, example), structure, size, parts, example, source, rooted=value.requires_grad)
     vm.user.track(value, made.stand_in, source)
     return vm.foreign.add(made)  # type: ignore[no-any-return]
 
@@ -148,7 +149,10 @@ class Whole:
 
     def __call__(self, size: tuple[int, ...], *parts: Tensor) -> Tensor:
         with torch.enable_grad():
-            return whole(self.structure, size, list(parts))
+            made = whole(self.structure, size, list(parts))
+            return (
+                made.clone() if made.requires_grad else made
+            )  # autograd keeps the first one, which nobody may write to
 
 
 def given_out(residual: Any, known: Foreign) -> str:

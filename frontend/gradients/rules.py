@@ -79,6 +79,9 @@ def _reached(vm: Interpreter, outputs: Sequence[Tensor], stop: Sequence[Tensor],
             if node not in asked:
                 raise GraphBreak(f"{what}, and goes on through what was computed before this graph")
         elif leaf is not None:
+            info = vm.out.inputs.get(id(leaf))
+            if info is not None and info.temporary:
+                raise GraphBreak(f"{what}, and reaches a tensor of the caller's that the graph has as its parts")
             leaves.append(leaf)
     return leaves
 

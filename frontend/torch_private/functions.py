@@ -74,14 +74,10 @@ def as_plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_class(tensor: torch.Tensor, cls: Any) -> Any:
-    """A plain tensor as one of a class of the program's, which requires gradients where the tensor does."""
+    """A plain tensor as one of a class of the program's, which requires gradients where the tensor does, and is a leaf where it is."""
     with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():
-        return torch.Tensor.as_subclass(tensor, cls)
-
-
-def as_leaf(tensor: torch.Tensor, cls: Any) -> Any:
-    """The same of a leaf that requires gradients: a leaf, with its gradient."""
-    with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():
+        if not (tensor.requires_grad and tensor.is_leaf):
+            return torch.Tensor.as_subclass(tensor, cls)
         made = torch.Tensor.as_subclass(tensor.detach(), cls).requires_grad_()
         made.grad = tensor.grad
         return made

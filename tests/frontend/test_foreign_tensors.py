@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -366,3 +367,86 @@ def test_a_host_program_calls_the_library_itself(mode):
             want[0].sin().sum().backward()
             got[0].sin().sum().backward()
             torch.testing.assert_close(other[1].grad, one[1].grad)
+
+
+# ---- gradients of the caller's own ----
+
+SPARSE = {
+    "csr": lambda: csr(4, 5).requires_grad_(),
+    "coo": lambda: coo(4, 5).requires_grad_(),
+}
+
+
+def detached(a):
+    return a.detach(), a.detach().to_dense() * 2, a.to_dense()
+
+
+def detached_values(a):
+    b = a.detach().clone()
+    values = b._values() if b.layout is torch.sparse_coo else b.values()
+    values.mul_(3)
+    return b.to_dense(), a.to_dense()
+
+
+def kept_without_grad(a):
+    with torch.no_grad():
+        b = a.t().to_dense()
+    return b, a.to_dense()
+
+
+def times_dense(a):
+    return a @ torch.ones(5, 2)
+
+
+def summed(a):
+    return a.sum()
+
+
+def masked(a):
+    return torch.sparse.mm(a, torch.ones(5, 2)).sin()
+
+
+def backward_inside(a):
+    torch.sparse.mm(a, torch.ones(5, 2)).sum().backward()
+    return a.grad.to_dense()
+
+
+def clone_is_written(a):
+    b = a.clone()
+    with torch.no_grad():
+        b.mul_(2)
+    return b.to_dense()
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+@pytest.mark.parametrize(
+    "program",
+    [detached, detached_values, kept_without_grad, times_dense, summed, masked, backward_inside, clone_is_written],
+)
+def test_gradients_of_the_callers(program: Any, kind: str) -> None:
+    """Their layout and places are eager's, too; what has no gradient requires none."""
+    fast, log = compiled(program, number_backend)
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for call in (program, fast):
+            a = SPARSE[kind]()
+            made = call(a)
+            given = [v for v in leaves(made) if v.requires_grad and v.grad_fn is not None]
+            for each in given:
+                (each * each).sum().backward()
+            gradient = a.grad
+            if gradient is not None and gradient.layout is torch.sparse_coo:
+                gradient = gradient.coalesce()
+            found.append([pytree.tree_map(_facts, [made, gradient, a]), [v.grad_fn is None for v in leaves(made)]])
+    _check(found[1], found[0])
+    if program in (times_dense, summed):
+        assert "whose gradient has other places" in log.breaks[0].reason
+    elif program in (detached, masked):
+        assert not log.breaks and not log.fallbacks
+
+
+def test_a_deep_copy_is_eagers() -> None:
+    fast, _ = compiled(lambda a: copy.deepcopy(a))
+    with pytest.raises(NotImplementedError, match="Cannot access storage"):
+        fast(csr(4, 5))

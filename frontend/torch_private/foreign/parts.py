@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["constant", "is_foreign", "parts_of", "structure_of", "text_of", "whole", "with_numbers"]
+__all__ = ["constant", "is_foreign", "is_laid_as", "parts_of", "structure_of", "text_of", "whole", "with_numbers"]
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -37,6 +37,14 @@ def structure_of(tensor: Tensor) -> tuple[Any, ...]:
         return layout, dtype, tensor.sparse_dim(), tensor.is_coalesced()
     block = tensor.values().shape[-2 - tensor.dense_dim() :][:2] if "bs" in layout else ()
     return layout, dtype, tensor.dense_dim(), tuple(block)
+
+
+def is_laid_as(one: Tensor, other: Tensor) -> bool:
+    """Whether two foreign tensors have the same structure, and values at the same places."""
+    if not is_foreign(one) or structure_of(one) != structure_of(other):
+        return False
+    pairs = zip(parts_of(one), parts_of(other), strict=True)
+    return all(p.is_floating_point() or p.is_complex() or torch.equal(p, q) for p, q in pairs)
 
 
 def with_numbers(tensor: Tensor) -> tuple[Any, ...]:
