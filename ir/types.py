@@ -38,6 +38,10 @@ class _TextData(Data[Any]):
     def __hash__(self) -> int:
         return hash(self.text)
 
+    def __str__(self) -> str:
+        """As xDSL's printer writes it, which takes a hundred times as long; verifiers name types in their messages."""
+        return f"{'!' if isinstance(self, TypeAttribute) else '#'}{self.name}<{self.text}>"
+
     @classmethod
     def from_text(cls, text: str) -> Any:
         raise NotImplementedError

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 # Threads of OpenMP that wait do not spin: two workers share the cores with their compilers. Read when torch loads the runtime.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest  # noqa: E402
+import torch  # noqa: E402
 
 import intarsia  # noqa: E402
 from intarsia.targets.build.cache import shared_cache  # noqa: E402
@@ -19,6 +22,20 @@ from tests.processes import Prepared  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 OF_TOOLS = {".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__", "build", "dist"}
+
+
+def pytest_configure() -> None:
+    """torch does not write down what nobody reads.
+
+    It describes each graph and each guard for its trace log as soon as the log has a handler, and pytest gives one to every logger that
+    does not propagate. Without an accelerator each `manual_seed` keeps the text of its stack until there is one.
+    """
+    trace = logging.getLogger("torch.__trace")
+    trace.handlers.clear()
+    trace.propagate = True
+    if not torch.accelerator.is_available():
+        for device in (torch.cuda, torch.xpu, torch.mtia):
+            device.traceback = SimpleNamespace(format_stack=list)  # type: ignore[attr-defined]
 
 
 def pytest_collection_finish() -> None:

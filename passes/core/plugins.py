@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 
 from .base import Pass
@@ -24,13 +28,35 @@ class Plugin:
 
 def has_installed() -> bool:
     """Whether an installed package declares a pass."""
-    return any(True for _ in entry_points(group=ENTRY_POINT_GROUP))
+    return bool(_declared())
+
+
+def _declared() -> tuple[EntryPoint, ...]:
+    """The entry points of the group. The files of all packages are read again when one was installed or removed, or `sys.path` changed."""
+    return _read(
+        entry_points, tuple((str(place), _changed(place)) for place in sys.path), tuple(map(id, sys.meta_path))
+    )
+
+
+@lru_cache(maxsize=1)
+def _read(
+    read: Callable[..., Iterable[EntryPoint]], places: tuple[tuple[str, int], ...], finders: tuple[int, ...]
+) -> tuple[EntryPoint, ...]:
+    return tuple(read(group=ENTRY_POINT_GROUP))
+
+
+def _changed(place: str) -> int:
+    """When a folder (or an archive) got or lost a file last; 0 where there is none."""
+    try:
+        return os.stat(place or os.curdir).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
 
 
 def installed() -> list[Plugin]:
     """The passes that installed packages declare. What cannot be imported, or is no pass, is left out."""
     found = []
-    for point in entry_points(group=ENTRY_POINT_GROUP):
+    for point in _declared():
         where = _where(point)
         try:
             kind = point.load()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.printer import Printer
 
 from intarsia.ir.dialects import buffer, kernel, loop, prim
 from intarsia.ir.dtypes import BY_NAME, F32
+from intarsia.ir.symbols import symbol
 from intarsia.ir.syntax import Op, location, location_of
 from intarsia.ir.text import parse_module, print_module
-from intarsia.ir.types import LiteralAttr, TensorType, ref_type, tensor_type
+from intarsia.ir.types import IndexType, LiteralAttr, TensorType, ref_type, scalar_type, tensor_type
 
 TENSORS = """builtin.module {
   prim.func @main() {arg_names = ["self.w", "x", "rows", "n"], arg_strides = [[1, s0], none, none, none], arg_static = [true, false, false, false], result_strides = [none, [1, s0]], symbols = [["s0", 0, 0, 2, none], ["s1", 3, -1, 0, 8]], results = [["value", 0], ["input", 1], ["alias", 0, [s0], [4], 0], ["alias_output", 1, [4], [1], s0], ["output", 0], ["size", 2*s0], ["constant", 1.5], ["none"]], mutations = [[1, 0]]} ({
@@ -150,6 +154,15 @@ def test_attributes_are_python_values() -> None:
     assert op["value"] == (1, (2.0, None)) and op.get("nothing", 7) == 7
     op["value"] = True
     assert op.literals == {"value": True} and location_of(op) == ("m.py", 3)
+
+
+def test_a_type_as_text_is_what_the_printer_writes() -> None:
+    shape = (4, 2 * symbol("s0") + 1)
+    types = [tensor_type(shape, F32), tensor_type((), F32, "cuda:1"), ref_type(shape, None, F32)]
+    for one in (*types, scalar_type(F32), IndexType.get_type(), LiteralAttr(("a", 1.0, None))):
+        written = StringIO()
+        Printer(written).print_attribute(one)
+        assert str(one) == written.getvalue()
 
 
 def test_types_compare_by_what_they_say() -> None:

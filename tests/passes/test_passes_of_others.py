@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import threading
 import time
@@ -109,6 +110,37 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(plugins, "entry_points", lambda group: points if group == "intarsia.passes" else [])
 
     return go
+
+
+def test_packages_are_read_again_when_one_comes_or_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    read = plugins.entry_points
+    monkeypatch.setattr(plugins, "entry_points", lambda group: reads.append(group) or read(group=group))
+
+    def names() -> list[str]:
+        return [name for name in registry().plugins if name == "double"]
+
+    def install(folder: Path) -> Path:
+        info = folder / "mine-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[intarsia.passes]\ndouble = {__name__}:Double\n")
+        return info
+
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.syspath_prepend(place)
+    assert not names() and not names() and len(reads) == 1
+    os.utime(place, ns=(1, 1))  # an installation within the clock's tick is seen too
+    info = install(place)
+    assert names() and names() and len(reads) == 2
+    os.utime(place, ns=(1, 1))
+    info.rename(tmp_path / "gone")
+    assert not names() and len(reads) == 3
+    install(tmp_path / "other")
+    monkeypatch.syspath_prepend(tmp_path / "other")
+    assert names() and plugins.has_installed() and len(reads) == 4
+    assert plugins._changed(str(tmp_path / "nowhere")) == plugins._changed("\0") == 0
 
 
 # ---- how they are given
