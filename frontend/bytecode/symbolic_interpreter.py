@@ -537,7 +537,7 @@ class SymbolicInterpreter:
                 return self.overrides.run(iter, (value,), {})
             if value.dim() == 0:
                 raise UserRaise(TypeError("iteration over a 0-d tensor"))
-            return iter(self.out.call_method("unbind", (value, 0), {}))
+            return iter(self.call_tensor_method(value, "unbind", (0,), {}))
         method = objects.find_method(type(value), "__iter__")
         if method is not None:
             return checked_iterator(self, self.call(method, (value,), {}))

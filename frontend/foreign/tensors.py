@@ -104,6 +104,18 @@ def _facts_of(value: Any) -> Any:
     return type(value), structure_of(value), len(value.shape), value.device, value.requires_grad, value.is_leaf
 
 
+class _Facts:
+    """The guard that a foreign tensor is as one was, but for its sizes and parts."""
+
+    def __init__(self, facts: Any) -> None:
+        self.facts = facts
+        self.__name__ = "facts"
+
+    def __call__(self, value: Any) -> bool:
+        """Plain data of known types, which `==` tells apart."""
+        return bool(_facts_of(value) == self.facts)
+
+
 def _parts_with_gradients(value: Tensor) -> list[Tensor]:
     if not value.requires_grad:
         return parts_of(value)
@@ -115,7 +127,7 @@ def taken_in(vm: Interpreter, value: Tensor, source: Source) -> Tensor:
     """The stand-in for a foreign tensor of the caller's, whose parts are inputs of the graph."""
     with real_tensors():
         reals, facts, structure = _parts_with_gradients(value), _facts_of(value), structure_of(value)
-    vm.guards.add("equals", Fetch(_facts_of, source), facts)
+    vm.guards.add("equals", Fetch(_Facts(facts), source), True)
     sizes = Fetch(_size_of, source)
     size = tuple(vm.user.wrap(n, Item(sizes, d)) for d, n in enumerate(value.shape))
     where = Fetch(_parts_with_gradients, source)

@@ -35,6 +35,9 @@ def _call(
     except UserRaise:
         vm.gradients.raised = True
         raise
+    except GraphBreak as broken:
+        broken.split = vm.gradients.calls[-1].split  # before what backward has freed by now
+        raise
     if any(isinstance(r, Tensor) and r.layout is not torch.strided for r in result):
         error = GraphBreak("a gradient is sparse")
         error.split = vm.gradients.calls[-1].split  # before what was freed just now

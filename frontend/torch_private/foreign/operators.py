@@ -41,12 +41,11 @@ def _run_directly(tensors: list[Tensor], sizes: list[int], what: str) -> list[Te
             return _run_directly(tensors, sizes, what)
     plan = plan_of(what)
     found = plan.taken(plan.call(tensors, sizes), tensors, sizes)
-    held = {t.untyped_storage().data_ptr() for t in tensors}
-    made: list[Tensor] = []
+    shares, held, made = torch._C._is_alias_of, list(tensors), list[Tensor]()  # type: ignore[attr-defined]
     for part, planned, _ in found:
-        if part.untyped_storage().data_ptr() in held or part.requires_grad:  # results of an operator are its own
+        if part.requires_grad or any(shares(part, t) for t in held):  # results of an operator are its own
             part = part.detach().clone(memory_format=torch.preserve_format)
-        held.add(part.untyped_storage().data_ptr())
+        held.append(part)
         made.append(_laid(part, planned))
     return made
 

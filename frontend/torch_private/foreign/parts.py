@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -21,18 +22,19 @@ _PER_TENSOR, _PER_CHANNEL = torch.per_tensor_affine, torch.per_channel_affine
 
 def is_foreign(tensor: Tensor) -> bool:
     """Whether a tensor is one that stands in graphs as its parts."""
-    if tensor.layout in _COMPRESSED or tensor.layout is torch.sparse_coo:
+    layout = tensor.layout
+    if layout in _COMPRESSED or layout is torch.sparse_coo:
         return True
     return tensor.is_quantized and tensor.dtype in _STORED and tensor.qscheme() in (_PER_TENSOR, _PER_CHANNEL)
 
 
 def structure_of(tensor: Tensor) -> tuple[Any, ...]:
     """What a foreign tensor is beside its sizes and parts, as plain data; the first item says of which kind it is."""
-    dtype = text_of(tensor.dtype)
+    dtype = _TEXTS(tensor.dtype)
     if tensor.is_quantized:
         axis = tensor.q_per_channel_axis() if tensor.qscheme() is _PER_CHANNEL else None
         return "quantized", dtype, axis, None
-    layout = text_of(tensor.layout)
+    layout = _TEXTS(tensor.layout)
     if tensor.layout is torch.sparse_coo:
         return layout, dtype, tensor.sparse_dim(), tensor.is_coalesced()
     block = tensor.values().shape[-2 - tensor.dense_dim() :][:2] if "bs" in layout else ()
@@ -79,7 +81,7 @@ def whole(structure: tuple[Any, ...], size: tuple[int, ...], parts: list[Tensor]
         return torch._make_per_channel_quantized_tensor(*parts, rest[0])  # type: ignore[call-arg, arg-type]
     if kind == "torch.sparse_coo":
         return torch.sparse_coo_tensor(parts[0], parts[1], size, is_coalesced=rest[1], check_invariants=False)
-    layout = getattr(torch, kind.partition(".")[2])
+    layout = constant(kind)
     made: Tensor = torch.sparse_compressed_tensor(
         parts[0], parts[1], parts[2], size, layout=layout, check_invariants=False
     )
@@ -88,9 +90,13 @@ def whole(structure: tuple[Any, ...], size: tuple[int, ...], parts: list[Tensor]
 
 def text_of(value: Any) -> str:
     """A dtype, a layout, a device, a memory format or a qscheme as text that `constant` reads."""
-    return f"device:{value}" if isinstance(value, torch.device) else str(value)
+    return f"device:{value}" if isinstance(value, torch.device) else _TEXTS(value)
 
 
+_TEXTS = functools.cache(str)  # of the few dtypes and layouts that there are
+
+
+@functools.cache
 def constant(text: str) -> Any:
     """What `text_of` wrote."""
     if text.startswith("device:"):

@@ -110,6 +110,9 @@ class _Plan:
 
     def taken(self, value: Any, tensors: list[Tensor], sizes: list[Any]) -> list[tuple[Tensor, Any, Tensor]]:
         """The results' parts in order, each with what was planned of it and the tensor that it is a part of."""
+        plain = self.results[0] == "tensor" and type(value) is Tensor and value.layout is torch.strided
+        if plain and not value.is_quantized:
+            return [(value, self.results, value)]
         return list(_taken(value, self.results, sizes))
 
 
