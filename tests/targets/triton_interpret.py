@@ -189,8 +189,40 @@ def mend() -> None:
     interpreter.InterpreterBuilder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
     interpreter.ReduceOps.generic_reduce = reduce_by_halves
     interpreter.ScanOps.generic_scan = scan_by_halves
+    make_types_once()
     language.libdevice = LIBDEVICE
     language.meet = lambda counter, count: None
+
+
+def make_types_once() -> None:
+    """Half of the time goes into the types of blocks: each is made once, and of tuples, which shapes are, where somebody asks for one."""
+    kind, shape = tl.core.block_type, tl.core.tuple
+    make_block, make_tuple = kind.__init__, shape.__init__
+    blocks: dict[Any, dict[str, Any]] = {}
+
+    def block(self: Any, element: Any, sizes: Any) -> None:
+        key = element.name, getattr(element, "address_space", None), *(getattr(n, "value", n) for n in sizes)
+        if key not in blocks:
+            make_block(self, element, sizes)
+            blocks[key] = dict(vars(self))
+        vars(self).update(blocks[key])
+
+    def of_values(self: Any, values: Any, *given: Any, **named: Any) -> None:
+        if given or named:
+            make_tuple(self, values, *given, **named)
+        else:
+            self.values = [*values]
+
+    def type_of(self: Any) -> Any:
+        if "made" not in vars(self):
+            make_tuple(self, self.values)
+        return vars(self)["made"]
+
+    def same(self: Any, other: Any) -> Any:
+        return tl.constexpr(self.values == [tl.core._unwrap_if_constexpr(n) for n in other])
+
+    kind.__init__, shape.__init__, shape.__eq__ = block, of_values, same
+    shape.type = property(type_of, lambda self, made: vars(self).update(made=made))
 
 
 def fused(_: Any, x: Any, y: Any, z: Any) -> Any:
