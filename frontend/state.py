@@ -64,6 +64,7 @@ class Known(Protocol):
     shadows: list[Any]
     arg_tensors: list[Any]
     appended: list[Any]
+    given: list[Any]
     appending: Any
     constants: dict[int, tuple[Any, Source | None]]
     places: dict[int, tuple[Any, dict[Source, None]]]

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from ..errors import UserRaise
+from ..errors import GraphBreak, UserRaise
+from ..graph.read_numbers import check_relation
 from ..torch_private.fake import FakeTensor
-from ..torch_private.symbols import hint_of
+from ..torch_private.symbols import hint_of, range_within
 from ..values.kinds import isinstance
 from .eager_errors import said_by_eager
 
-__all__ = ["check_overflow", "check_written"]
+__all__ = ["check_overflow", "check_unknown", "check_written"]
 
 _REFUSED = "without overflow"
 _SHAPES = {
@@ -31,7 +32,7 @@ _SHAPES = {
 }
 _FILLS = {
     *("fill_", "fill", "full", "full_like", "new_full", "masked_fill", "masked_fill_", "pad", "constant_pad_nd"),
-    *("setitem", "clamp", "clamp_", "clamp_min", "clamp_max"),
+    *("setitem", "where", "clamp", "clamp_", "clamp_min", "clamp_max"),
 }  # what takes a number that changes between calls, and refuses what its type does not hold
 
 
@@ -43,7 +44,7 @@ def check_overflow(op: str, target: Any, name: str, args: Sequence[Any], kwargs:
     numbers = [v for v in (*args, *kwargs.values()) if type(v) in _NUMBERS]
     if not numbers or name in _SHAPES:
         return
-    for dtype in set(_types(args, kwargs)):
+    for dtype in set(_types(name, args, kwargs)):
         low, high = _limits(dtype)
         for number in numbers:
             changes = type(number) in (torch.SymInt, torch.SymFloat)
@@ -59,6 +60,61 @@ def check_overflow(op: str, target: Any, name: str, args: Sequence[Any], kwargs:
                     raise UserRaise(error)
             elif changes:
                 _ = bool(number <= high), bool(number >= low)  # a guard each
+
+
+def check_unknown(vm: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Check in the graph that a number which only the running program knows is one that eager takes; where it is not, CPython runs the call."""
+    if name not in _FILLS:
+        return
+    for number in (*args, *kwargs.values()):
+        if type(number) not in (torch.SymInt, torch.SymFloat) or number.node.has_hint():
+            continue
+        for dtype in set(_types(name, args, kwargs)):
+            low, high = _limits(dtype)
+            if _refuses(name, number, dtype) and not _holds(vm, number, dtype):
+                late = vm.dynamic.late(number)
+                for condition in (number <= high, number >= low) if late is None else ():
+                    if not check_relation(vm, condition):
+                        raise GraphBreak(_UNKNOWN)
+                if late is not None and not vm.checks.expect(vm, _within(vm.out, late, dtype), True):
+                    raise GraphBreak(_UNKNOWN)
+
+
+_UNKNOWN = "a number that is read of a tensor is written to another one, whose type may not hold it"
+
+
+def _holds(vm: Any, number: Any, dtype: torch.dtype) -> bool:
+    """Whether a type holds a number, by the type of the tensor that it is read of."""
+    low, high = _limits(dtype)
+    late = vm.dynamic.late(number)
+    if late is None:
+        return dtype.is_floating_point and high >= 2.0**64 or range_within(number, int(low), int(high))
+    node = vm.out.node(late)
+    of = node.args[0].meta["example_value"].dtype if node.target == "to" else torch.float64
+    return dtype.is_floating_point and bool(of.is_floating_point) and _limits(of)[1] <= high
+
+
+def _refuses(name: str, number: Any, dtype: torch.dtype) -> bool:
+    """Whether eager refuses numbers that the type does not hold; what promotes, or takes half types' numbers in float32, takes all."""
+    if name in _PROMOTES and type(number) is torch.SymFloat and not dtype.is_floating_point:
+        return False
+    return not (name in _WIDENS and dtype in (torch.float16, torch.bfloat16))
+
+
+_PROMOTES = {"where", "clamp", "clamp_", "clamp_min", "clamp_max"}
+_WIDENS = {"where", "setitem"}
+
+
+def _within(out: Any, late: Any, dtype: torch.dtype) -> Any:
+    """Whether a type holds the number in a tensor, as a tensor; types of floats hold NaN and infinity, too."""
+    low, high = _limits(dtype)
+    with torch.no_grad():
+        large, small = (out.call_function(f, (late, v), {}) for f, v in ((torch.le, high), (torch.ge, low)))
+        holds = out.call_function(torch.logical_and, (large, small), {})
+        if not dtype.is_floating_point:
+            return holds
+        finite = out.call_function(torch.isfinite, (late,), {})
+        return out.call_function(torch.logical_or, (holds, out.call_function(torch.logical_not, (finite,), {})), {})
 
 
 def check_written(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -84,7 +140,9 @@ def _rank(value: Any) -> int:
     )
 
 
-def _types(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.dtype]:
+def _types(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.dtype]:
+    if name == "full" and kwargs.get("dtype") is None and any(type(v) in (float, torch.SymFloat) for v in args[1:2]):
+        yield torch.get_default_dtype()
     for value in (*args, *kwargs.values()):
         if type(value) is FakeTensor and value.dtype in _LIMITED:
             yield value.dtype

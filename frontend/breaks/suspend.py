@@ -6,8 +6,10 @@ import builtins
 import functools
 import inspect
 import pdb
+import re
 import sys
 import types
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from ..state import Interpreter
 from ..values.kinds import isinstance
 from .break_instruction import CALL_THUNK, BreakInstruction, Outcome, break_instruction, operand_count
 from .breaks import Suspended
-from .pieces import PASSED, Family, Piece, Step
+from .pieces import PASSED, Family, Piece, Step, Tail
 
 if TYPE_CHECKING:
     from ..bytecode.instruction import Instruction
@@ -71,13 +73,21 @@ def suspend(vm: Interpreter, body: Residual, suspended: Suspended, family: Famil
         arguments = f"[{_tuple(operands)}, {_tuple(kept)}]"
         if state is states[0]:
             made = body.made()
-            if root and made:  # this frame lives until the call returns
-                body.post += [f"given = {arguments}", f"{' = '.join(made)} = None"]
+            if root and (made or body.lets_go):  # this frame lives until the call returns
+                body.post += [f"given = {arguments}", *([f"{' = '.join(made)} = None"] if made else [])]
                 arguments = "given"
+            elif not root and (body.lets_go or any(_is_left(v, arguments) for v in vm.user.given)):
+                return f"{body.emit.constant(Tail, 'Tail')}(({step}.start, ({arguments},)))"  # behind this frame's end
             return f"{step}.{'run' if root else 'start'}({arguments})"
         inner = f"rest{len(body.post)}"  # a name for each: Python nests no more than 200 parentheses
         body.post.append(f"{inner} = {body.emit.constant(functools.partial, 'partial')}({step}.run, {arguments})")
     raise AssertionError("no frame")
+
+
+def _is_left(unread: Any, handed_on: str) -> bool:
+    """Whether a piece was given what it does not hand on, and a weak reference to that may be asked whether it is still there."""
+    name = f"{unread.source.name()}_"
+    return weakref.getweakrefcount(unread.value) > 0 and not re.search(rf"\b{re.escape(name)}\b", handed_on)
 
 
 def _tuple(items: list[str]) -> str:

@@ -6,16 +6,19 @@ So one is only read while a variable, or what hangs on one, is seen to hold the 
 from __future__ import annotations
 
 import operator
+import types
 import weakref
+from functools import partial
 from typing import Any
 
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
-from ..calls.registry import Rows
+from ..calls.registry import Rows, Then
 from ..errors import GraphBreak
 from ..guards.source import Fetch
 from ..state import Interpreter
-from ..values.held import check_alive, in_eager, is_dropped
+from ..values.held import check_alive, check_let_go, in_eager, is_dropped
 from ..values.kinds import isinstance
 
 __all__ = ["ROWS", "check_callback", "read"]
@@ -46,6 +49,20 @@ def read(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[st
         vm.native(reference, *args, **kwargs)  # which refuses them
     value, source = reference(), vm.user.source_of(reference)
     if source is not None:
+        if value is not None:
+            check_let_go(vm, "a weak reference is read", value)
         return vm.user.wrap(value, Fetch(operator.call, source))
     check_alive(vm, value)
     return value
+
+
+def _in_container(method: types.FunctionType, vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    """A method of a container that holds its items weakly: interpreted, unless items may be gone by then."""
+    if args and not vm.is_created(args[0]):
+        check_let_go(vm, f"{method.__qualname__} is called")
+    return Then(method, args, kwargs, body=True)
+
+
+_CONTAINERS = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, WeakIdKeyDictionary)
+for _method in (m for c in _CONTAINERS for m in vars(c).values() if isinstance(m, types.FunctionType)):
+    ROWS.describe(_method, apply=partial(_in_container, _method))

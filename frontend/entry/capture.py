@@ -42,6 +42,7 @@ from ..runtime import hidden_frames, profiling
 from ..runtime.error_origin import culprit, of_fake_tensors
 from ..torch_private.fake import quiet_fake_errors
 from ..torch_private.functions import SET_GRAD_MODE
+from ..values.held import check_last_acts
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .aliasing import guard_aliasing
@@ -395,7 +396,7 @@ def _is_plain(target: Any) -> bool:
 
 def _run_piece(vm: SymbolicInterpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
     wrapped = [Unread(vm, value, Arg(name)) for name, value in values.items()]
-    vm.unread = bool(wrapped)
+    vm.unread, vm.user.given = bool(wrapped), [*wrapped]
     for at in range(len(piece.cells)):
         wrapped[at] = wrapped[at].read()
     closure = tuple(types.CellType() for _ in piece.code.co_freevars) or None
@@ -454,6 +455,7 @@ def _finish(
         given = "".join(f"{emit.fetch(source)}, " for source in tensors)
         body.post.append(f"{emit.constant(put_number, 'put_number')}(({given}), {emit.fetch(number)})")
     body.sizes = sizes
+    check_last_acts(vm)
     body.effects()
     body.post += vm.random.statements(body)
     text = end.text(vm, body)
@@ -494,6 +496,7 @@ def _finish(
         draws=bool(failing) and not repeatable,
         keeps=f"({keeps})" if keeps else "",
         drawn=drawn is not None,
+        lets_go=body.lets_go and isinstance(end, _Broken) and end.root,
     )
     if entry.keeps:
         emit.namespace["keep"], emit.namespace["put_back"] = written.keep, written.put_back

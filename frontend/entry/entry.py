@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,6 +46,7 @@ class Entry:
     lasting: bool = False  # whether such a call may well not raise: a loop runs no round
     draws: bool = False  # whether the state of random generators is set back for that
     keeps: str = ""  # what the graph writes to, as a tuple: it is set back for that, too (`branches.kept`)
+    lets_go: bool = False  # whether no variable is to hold anything but `given` while the rest of the call runs
     drawn: bool = False  # whether the checks draw Python's random numbers (`guards.drawn`)
 
     def with_late(self, checks: Sequence[Statement]) -> Entry:
@@ -70,7 +72,14 @@ class Entry:
             if self.failing:
                 lines += [f"if {' or '.join(f'out{n}' for n in self.failing)}:", *rewind]
                 lines.append(f"    return failed(None, {given})")
-        return [*lines, *self.effects, f"return {self.result}"]
+        lines += self.effects
+        if self.lets_go:
+            names = {name for line in lines for found in _ASSIGNED.findall(line) for name in found.split(", ")} - {
+                "given",
+                "",
+            }
+            lines.append(f"{' = '.join(sorted(names))} = None" if names else "pass")
+        return [*lines, f"return {self.result}"]
 
     def _graph(self) -> list[str]:
         into = f"{', '.join(f'out{n}' for n in range(self.outputs))}, = " if self.outputs else ""
@@ -87,6 +96,9 @@ class Entry:
         """The function."""
         head = f"def entry({', '.join(f'{n}_' for n in self.parameters)}):"
         return "\n".join([head, *_indented(self.body()), ""])
+
+
+_ASSIGNED = re.compile(r"^ *((?:[^\W\d]\w*(?:, ?|(?= = )))+) ?= ", re.MULTILINE)  # the names in front of an equals sign
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

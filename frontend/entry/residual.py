@@ -38,9 +38,9 @@ from ..torch_private.functions import as_class
 from ..torch_private.symbols import is_unknown, python_text
 from ..transforms.rules import Linear, Pullback, Transformed
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
-from ..values.container import InstanceDict, LazyDict
+from ..values.container import InstanceDict, LazyDict, Shadow
 from ..values.function import CallBack
-from ..values.held import PROXIES
+from ..values.held import PROXIES, lets_go
 from ..values.identity import Identity
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
@@ -68,17 +68,16 @@ class Residual:
         self._names: dict[int, str] = {}
         self._tensors: dict[int, int] = {}
         self._alive: list[Any] = []
-        self._count = 0
-        self._codes_held = False
+        self._count, self._codes_held = 0, False
         self.sizes: Any = None
+        self.lets_go = False  # whether no variable is to hold what is handed on to a piece
 
     def effects(self) -> None:
         """Statements for everything the program changed."""
         vm, effects = self.vm, self.vm.effects
         self.post += counted_versions(vm, self.emit)
-        for shadow in vm.user.shadows:
-            if shadow.changed():
-                self._replace_contents(shadow.real, shadow.copy, shadow.source)
+        for shadow in filter(Shadow.changed, vm.user.shadows):
+            self._replace_contents(shadow.real, shadow.copy, shadow.source)
         for unread in vm.user.appended:
             target = self.emit.fetch(unread.source)
             self.post += [f"{target}.append({text})" for text in map(self.value, unread.appended)]
@@ -132,9 +131,11 @@ class Residual:
         self.post.append(f"{setter}({target}, {name!r}, {self.value(value)})")
 
     def made(self) -> list[str]:
-        """The names of what was built, where dropping it can be noticed: where generators or other iterators are among it."""
-        noticed = any(type(v) is InterpretedGenerator or hasattr(type(v), "__next__") for v in self._alive)
-        return [f"r{n}" for n in range(self._count)] if noticed else []
+        """The names of what was built, where an iterator is among it: dropping it can be noticed."""
+        kinds = set(map(type, self._alive))
+        self.lets_go = lets_go(self.vm) or any(issubclass(kind, (weakref.ReferenceType, *PROXIES)) for kind in kinds)
+        noticed = any(issubclass(kind, InterpretedGenerator) or hasattr(kind, "__next__") for kind in kinds)
+        return [f"r{n}" for n in range(self._count) if noticed]
 
     @property
     def known(self) -> dict[int, str]:

@@ -20,9 +20,9 @@ from torch.utils.hooks import RemovableHandle
 from ..breaks.breaks import Nowhere
 from ..calls.registry import Rows, Then
 from ..errors import CaptureError, GraphBreak, UserRaise
-from ..guards.source import Const, Fetch
+from ..guards.source import Const, Fetch, Source
 from ..state import Interpreter
-from ..torch_private.autograd_graph import APPLY_ON_TENSORS, accumulated_hooks, has_leaf_hooks, is_held, tensor_hooks
+from ..torch_private.autograd_graph import APPLY_ON_TENSORS, HOOKS_OF_LEAVES, has_leaf_hooks, is_held
 from ..values.kinds import isinstance
 from . import nodes
 from .inside import HOOK
@@ -119,10 +119,18 @@ def of_leaf(vm: Interpreter, leaf: Tensor, what: str) -> tuple[list[Hook], list[
         return [], []
     vm.gradients.hooked[id(leaf)] = info
     source = Const(info.real, info.source.name()) if info.static else info.source
-    before, behind = (
-        vm.listed(vm.user.wrap(read(info.real), Fetch(read, source))) for read in (tensor_hooks, accumulated_hooks)
-    )
+    before, behind = (_now(vm, info.real, source, *each) for each in HOOKS_OF_LEAVES)
     return [Hook(leaf, function) for function in before], behind
+
+
+def _now(vm: Interpreter, leaf: Tensor, source: Source, kept: str, read: Callable[[Tensor], Any]) -> list[Any]:
+    """The hooks of one kind that a leaf has by now: those of before the call, or what the program has made of their dict."""
+    known = vm.user.by_real.get(id(getattr(leaf, kept, None)))
+    if known is None:
+        return vm.listed(vm.user.wrap(read(leaf), Fetch(read, source)))
+    if not isinstance(known.value, dict):
+        raise GraphBreak("backward is called, and the program has looked at the hooks of a tensor")
+    return [*known.value.values()]
 
 
 def register_hook(vm: Interpreter, tensor: Tensor, hook: Any) -> Any:

@@ -22,6 +22,8 @@ Call = Callable[..., Any]
 class Numbers(Protocol):
     """What a capture knows of its symbolic floats."""
 
+    vm: Any
+
     def number_input(self, value: Any, /) -> Any:
         """An input of the graph that is the number."""
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from ..breaks.eager_errors import eagers_error
-from ..breaks.refused_numbers import check_overflow, check_written
+from ..breaks.refused_numbers import check_overflow, check_unknown, check_written
 from ..calls.tables import has_tensor, is_answer, is_guarded, nodes_in
 from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRaise
 from ..functional.overlap import is_folded
@@ -340,6 +340,9 @@ class OutputGraph:
         if any(isinstance(kwargs.get(name), Tensor) for name in _NUMBERS):  # eager reads the number in the tensor
             found = {n: self.number_in(kwargs[n]) for n in _NUMBERS if isinstance(kwargs.get(n), Tensor)}
             kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
+        name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
+        if self.numbers is not None:
+            check_unknown(self.numbers.vm, name, args, kwargs)
         if self.numbers is not None and has_float((args, kwargs)):
             differentiated = self.inside or is_differentiated(args, kwargs)
             late = has_late(args, kwargs, self.numbers)
@@ -360,7 +363,6 @@ class OutputGraph:
             return self.overrides.by_object(getattr(Tensor, target) if op == "call_method" else target, args, kwargs)
         run_args = args[1:] if op == "call_method" else args
         given = list(tensors_in((args, kwargs)))
-        name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
         check_overflow(op, target, name, args, kwargs)
         check_written(op, target, name, args, kwargs)
         if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():

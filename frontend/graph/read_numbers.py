@@ -5,17 +5,19 @@ The number is read in the middle of the graph, of a copy that nobody writes to.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..errors import GraphBreak
-from ..state import Interpreter
 from ..torch_private.symbols import unknown_int
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance
 from .sym_nodes import to_expr
+
+if TYPE_CHECKING:
+    from ..state import Interpreter
 
 __all__ = ["check_relation", "read_list", "read_number", "read_truth", "with_numbers"]
 

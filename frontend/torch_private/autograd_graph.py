@@ -82,6 +82,8 @@ def accumulated_hooks(tensor: Tensor) -> tuple[Any, ...]:
     return tuple((getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values())
 
 
+# Where a leaf keeps its hooks, and how they are read.
+HOOKS_OF_LEAVES = ("_backward_hooks", tensor_hooks), ("_post_accumulate_grad_hooks", accumulated_hooks)
 APPLY_ON_TENSORS = (
     BackwardHook._apply_on_tensors
 )  # gives a module's inputs, or outputs, a node of their own for its hooks

@@ -238,6 +238,13 @@ def is_relied_on(value: Any) -> bool:
     return bounded or same is not None or asserts > 0
 
 
+def range_within(value: Any, low: int, high: int) -> bool:
+    """Whether what is known of a symbolic int says that it lies between these numbers, inclusive."""
+    env = value.node.shape_env
+    limits = env.bound_sympy(renamed(value.node._expr, env))
+    return bool(limits.lower >= low and limits.upper <= high)
+
+
 def hint_of(value: Any) -> Any:
     """The number that a symbolic number has in this call, without a guard on it."""
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):

@@ -13,14 +13,27 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..breaks.breaks import Nowhere
 from ..errors import GraphBreak
 from ..state import Interpreter
-from .kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
+from .constant import is_constant
+from .kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance, namespace_of
+from .lazy import Unread
 
-__all__ = ["PROXIES", "behind", "check_alive", "held_in_c", "in_eager", "is_dropped", "reduced"]
+__all__ = [
+    "PROXIES",
+    "behind",
+    "check_alive",
+    "check_let_go",
+    "check_last_acts",
+    "held_in_c",
+    "in_eager",
+    "is_dropped",
+    "lets_go",
+    "reduced",
+]
 
 _MOST = 20_000  # objects that are looked at
 _KEPT = (type, types.ModuleType, types.BuiltinFunctionType)
@@ -150,3 +163,104 @@ def behind(vm: Interpreter, proxy: Any) -> Any:
         raise GraphBreak("a weak proxy of the caller's is used")
     check_alive(vm, recipe[1][0])
     return recipe[1][0]
+
+
+# ---- what the caller's objects hold no more: they let go of it when the entry replays the change ----
+
+
+def lets_go(vm: Interpreter) -> bool:
+    """Whether the caller's objects hold something no more that they held before the call."""
+    return next(_let_go(vm), None) is not None
+
+
+def check_let_go(vm: Interpreter, what: str, value: Any = None) -> None:
+    """Break before weak references of the caller's are looked at, to `value` or to any, where what they refer to may be gone by then."""
+    given = any(
+        type(v) is Unread and v.value is value for v in vm.user.given
+    )  # a piece keeps what a variable of it lets go of
+    if lets_go(vm) or given and not any(_real(vm, held) is value for held in _reached(vm)):
+        raise GraphBreak(f"{what}, and the program has let go of an object that others may not hold")
+
+
+def _real(vm: Interpreter, value: Any) -> Any:
+    return value.value if type(value) is Unread else vm.user.real(value)
+
+
+def check_last_acts(vm: Interpreter) -> None:
+    """Break where something of the program's runs when CPython drops an object: a finalizer, a callback of a weak reference. It has its
+    place among the other effects.
+    """
+    for value in _let_go(vm):
+        for held in _within(value):
+            if _has_last_act(held):
+                raise in_eager(
+                    f"code of the program's runs when CPython drops a {type(held).__qualname__} that is replaced or removed"
+                )
+
+
+def _let_go(vm: Interpreter) -> Iterator[Any]:
+    """What containers, attributes, cells and globals of the caller's held before the call and do not hold now."""
+    effects = vm.effects
+    for shadow in vm.user.shadows:
+        if shadow.changed():
+            left = set(map(id, _items(shadow.copy)))
+            yield from (vm.user.real(v) for v in shadow.before if id(v) not in left and _may_end(v))
+    before: list[tuple[Any, Any]] = []
+    for (_, name), (owner, value) in effects.attrs.items():
+        if not vm.is_created(owner) and not isinstance(owner, Tensor):
+            before.append(((namespace_of(owner) or {}).get(name), value))
+            if isinstance(owner, nn.Module):
+                before += [
+                    (kept[name], value) for kept in (owner._parameters, owner._buffers, owner._modules) if name in kept
+                ]
+    before += [(cell.cell_contents, value) for cell, value in effects.cells.values() if not _is_empty(cell)]
+    before += [(namespace.get(name), value) for (_, name), (namespace, value) in effects.globals.items()]
+    yield from (old for old, new in before if old is not vm.user.real(new) and _may_end(old))
+
+
+def _items(value: Any) -> Iterator[Any]:
+    return (x for pair in value.items() for x in pair) if isinstance(value, dict) else iter(value)
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
+def _may_end(value: Any) -> bool:
+    return value is not None and not isinstance(value, _KEPT) and not is_constant(value)
+
+
+def _within(value: Any) -> Iterator[Any]:
+    """An object and what it alone may hold, some steps deep."""
+    waiting, seen = [value], set[int]()
+    while waiting and len(seen) < _NEAR:
+        value = waiting.pop()
+        if id(value) not in seen and _may_end(value):
+            seen.add(id(value))
+            yield value
+            if not isinstance(value, (Tensor, types.FunctionType, types.FrameType)):
+                waiting += gc.get_referents(value)
+
+
+_NEAR = 200  # objects
+
+
+def _has_last_act(value: Any) -> bool:
+    if any("__del__" in vars(cls) for cls in type(value).__mro__ if _is_pythons(cls)):
+        return True
+    if isinstance(value, PROXIES):
+        return False
+    callbacks = (getattr(reference, "__callback__", None) for reference in weakref.getweakrefs(value))
+    return any(callback is not None and not _is_bookkeeping(callback) for callback in callbacks)
+
+
+def _is_bookkeeping(callback: Any) -> bool:
+    """Whether the callback keeps a weak container in order, which is asked by `check_let_go`, or is none of the program's."""
+    if isinstance(callback, weakref.finalize):
+        return False
+    module = getattr(callback, "__module__", None) or type(callback).__module__
+    return module.partition(".")[0] in ("weakref", "_weakrefset", "torch", __name__.partition(".")[0])

@@ -48,6 +48,7 @@ class UserState:
         self.fixed = False  # whether numbers that are read now are taken as they are
         self.arg_tensors: list[GraphInput] = []
         self.appended: list[Unread] = []
+        self.given: list[Any] = []  # of a piece: what it was given, in frames that live as long as it
         self.appending: Any = None  # the frame whose next instruction asks what it loads now for `append`
         self._facts: set[tuple[int, Source]] = set()
         # That have an identity and were there before the capture.
@@ -73,7 +74,7 @@ class UserState:
     def release(self) -> None:
         """Let go of the caller's values: what a capture leaves behind waits for the garbage collector."""
         for known in (
-            *(self.by_real, self.by_value, self.shadows, self.arg_tensors),
+            *(self.by_real, self.by_value, self.shadows, self.arg_tensors, self.given),
             *(self.appended, self.items, self.constants, self.places, self.keys),
         ):
             known.clear()  # type: ignore[attr-defined]

@@ -407,3 +407,24 @@ def test_a_graph_that_runs_in_eager_calls_each_hook_once() -> None:
         results.append(module[0].weight.grad)
     torch.testing.assert_close(*results)
     assert len(seen) == 2 and len(module[0].weight._backward_hooks) == 2
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_the_callers_that_the_program_removes(register: str) -> None:
+    """Between two calls of backward in one graph: the second one calls what is left."""
+
+    def step(x: Tensor, first: Any, said: list[str]) -> Tensor:
+        (x * 2).sum().backward()
+        first.remove()
+        (x * x).sum().backward()
+        return x.grad
+
+    def answers(function: Callable[..., Any]) -> list[Any]:
+        x, said = torch.arange(3.0, requires_grad=True), list[str]()
+        handles = [getattr(x, register)(lambda _, k=k: said.append(k)) for k in "ab"]
+        found = function(x, handles[0], said).tolist()
+        return [found, said, len(x._backward_hooks or x._post_accumulate_grad_hooks)]
+
+    fast = intarsia.compile(step)
+    for _ in range(2):
+        assert answers(fast) == answers(step)

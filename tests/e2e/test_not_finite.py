@@ -98,3 +98,13 @@ def test_windows_of_a_pool_that_see_nothing() -> None:
     x = torch.randn(2, 3, 2, 5)
     torch.testing.assert_close(intarsia.compile(model, fullgraph=True)(x), model(x), rtol=1e-5, atol=1e-5)
     assert bool((model(x) == -INF).any())
+
+
+def test_deviations_whose_squares_leave_the_range() -> None:
+    """Eager adds the squares up in float64."""
+    torch.manual_seed(0)
+    for scale in (1e-30, 1e-20, 1.0, 1e19, 1e30):
+        for dims in (0, 1, [0, 1]):
+            x, function = torch.randn(8, 33) * scale, lambda x, d=dims: [x.std(d), *torch.std_mean(x, d, correction=0)]
+            for found, expected in zip(intarsia.compile(function)(x), function(x), strict=True):
+                torch.testing.assert_close(found / scale, expected / scale, rtol=1e-5, atol=1e-6)

@@ -25,6 +25,7 @@ def _set(x: Tensor, place: Any, v: Any) -> Tensor:
 PROGRAMS: dict[str, Callable[[Tensor, Any], Any]] = {
     "fill": lambda x, v: x.clone().fill_(v),
     "full": lambda x, v: torch.full((2,), v, dtype=x.dtype),
+    "full without a type": lambda x, v: torch.full((2,), v),
     "full_like": lambda x, v: (torch.full_like(x, v), x.new_full((2,), v)),
     "masked_fill": lambda x, v: x.masked_fill(x > 0, v),
     "pad": lambda x, v: F.pad(x, (1, 0), value=v),
@@ -109,3 +110,37 @@ def test_writes_of_another_kind(name: str, other: Any) -> None:
         mine, theirs = x.clone(), x.clone()
         assert _answer(fast, mine) == _answer(function, theirs), dtype
         assert torch.equal(mine, theirs)
+
+
+READ: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "fill": lambda x, n: x.clone().fill_(n.item()),
+    "full": lambda x, n: torch.full((2,), n.item(), dtype=x.dtype),
+    "masked_fill": lambda x, n: x.masked_fill(x > 0, n.item()),
+    "pad": lambda x, n: F.pad(x, (1, 0), value=n.item()),
+    "an item": lambda x, n: _set(x, 0, n.item()),
+    "clamp": lambda x, n: x.clamp(max=n.item()),
+    "of a computed one": lambda x, n: x.clamp(max=n.item() * 2),
+    "where": lambda x, n: torch.where(x > 0, x, n.item()),
+    "a size beside": lambda x, n: x.new_full((x.sum().long().item(),), n.item()),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_numbers_that_are_read(name: str) -> None:
+    function, kinds = READ[name], (torch.int64, torch.uint8, torch.float32, torch.float64)
+    fast = intarsia.compile(function, backend="eager")
+    for dtype in (torch.uint8, torch.int32, torch.float16, torch.float32):
+        x = torch.ones(3).to(dtype)
+        for number in (5, 300, -1, -300, 2**40, 1e39, float("nan"), float("inf"), 3.5):
+            for kind in kinds[-2:] if type(number) is float else kinds if 0 <= number < 256 else kinds[:1]:
+                n = torch.tensor(number, dtype=kind)
+                assert _answer(fast, x, n) == _answer(function, x, n), (dtype, n)
+
+
+def test_a_type_that_holds_all_numbers_of_another_needs_no_check() -> None:
+    def function(x: Tensor, n: Tensor) -> Tensor:
+        return x.masked_fill(x > 0, n.item()).clamp(-x.sum().item(), x.sum().item())
+
+    fast = intarsia.compile(function, backend="eager", fullgraph=True)
+    for n in (3, 2**62, -(2**62)):
+        assert torch.equal(fast(torch.ones(3), torch.tensor(n)), function(torch.ones(3), torch.tensor(n)))

@@ -220,3 +220,120 @@ def test_what_a_variable_holds_lives_behind_breaks(capsys: pytest.CaptureFixture
         fast, _ = compiled(function)
         for _ in range(2):
             assert fast(X, *args)[1:] == function(X, *args)[1:]
+
+
+# ---- objects that the program lets go of ----
+
+
+class Ends:
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def __del__(self) -> None:
+        self.said.append("ended")
+
+
+class World:
+    """The only strong references to objects, the weak ones, and what was said."""
+
+    def __init__(self) -> None:
+        self.items, self.table, self.owner = [Made(), Made()], {"a": Made()}, Made()
+        self.owner.held, self.said = Made(), list[str]()
+        self.set = weakref.WeakSet([*self.items, *self.table.values()])
+        self.values = weakref.WeakValueDictionary({"a": self.table["a"], "b": self.owner.held})
+        self.keys = weakref.WeakKeyDictionary({self.items[0]: 1})
+        self.references = [weakref.ref(self.items[0]), weakref.ref(self.owner.held)]
+
+
+def popped(x: Tensor, world: World) -> Any:
+    world.items.pop()
+    return x * len(world.set), len(world.set)
+
+
+def deleted_item(x: Tensor, world: World) -> Any:
+    y = x * 2
+    del world.items[0]
+    return y, world.references[0]() is None, len(world.keys), len(world.set)
+
+
+def cleared(x: Tensor, world: World) -> Any:
+    world.table.clear()
+    return x * 2, "a" in world.values, len(world.values), [*world.values]
+
+
+def replaced_attribute(x: Tensor, world: World) -> Any:
+    world.owner.held = x * 2
+    return world.owner.held, world.references[1]() is None, world.values.get("b") is None
+
+
+def held_by_a_variable(x: Tensor, world: World) -> Any:
+    kept = world.items.pop()
+    return x * 2, len(world.set), kept in world.set
+
+
+def called_in_its_place(x: Tensor, world: World) -> Any:
+    reference = world.said
+    world.owner.held = None
+    reference.append("behind")
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    "program", [popped, deleted_item, cleared, replaced_attribute, held_by_a_variable], ids=lambda f: f.__name__
+)
+def test_what_the_callers_objects_hold_no_more(program: Callable[..., Any]) -> None:
+    function, _ = compiled(program)
+    for _ in range(3):
+        found, expected = function(X, World()), program(X, World())
+        assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
+
+
+@pytest.mark.parametrize("watch", ["finalizer", "callback", "finalize", "inside"])
+def test_last_acts_come_in_their_place(watch: str) -> None:
+    def world() -> World:
+        made = World()
+        if watch == "callback":
+            made.references.append(weakref.ref(made.owner.held, lambda _: made.said.append("called")))
+        elif watch == "finalize":
+            weakref.finalize(made.owner.held, made.said.append, "called")
+        else:
+            made.owner.held = Ends(made.said) if watch == "finalizer" else [{"key": Ends(made.said)}]
+        return made
+
+    function, log = compiled(called_in_its_place)
+    for _ in range(2):
+        ours, theirs = world(), world()
+        function(X, ours), called_in_its_place(X, theirs)
+        assert ours.said == theirs.said and len(ours.said) == 2
+    assert log.fallbacks
+
+
+def test_attributes_without_last_acts_are_one_graph() -> None:
+    function, log = compiled(lambda x, world: called_in_its_place(x, world))
+    world = World()
+    function(X, world)
+    assert world.said == ["behind"] and not log.breaks and not log.fallbacks
+
+
+def test_variables_that_are_deleted_behind_a_break(capsys: pytest.CaptureFixture[str]) -> None:
+    def tensor(x: Tensor) -> Any:
+        y = x * 2
+        reference = weakref.ref(y)
+        print("-")
+        before = reference() is y
+        del y
+        return before, reference() is None
+
+    def made(x: Tensor) -> Any:
+        kept = Made()
+        kept.held = x * 2
+        reference, inner = weakref.ref(kept), weakref.ref(kept.held)
+        print("-")
+        y = kept.held + 1
+        kept = None
+        return y.sum().item() + 0 if reference() is None else None, inner() is None
+
+    for program in (tensor, made):
+        function, _ = compiled(program)
+        for _ in range(3):
+            assert function(X) == program(X)

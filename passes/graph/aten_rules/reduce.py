@@ -123,7 +123,9 @@ def _var(b: Builder) -> Result:
         correction = 1 if b.get("unbiased", True) else 0
     if correction != correction:  # eager divides by 0
         correction = math.inf
-    variance, mean = _variance(b, b.up(x), axes, correction)
+    # Squares leave the range of float32 long before their root does, so eager adds them up in float64 on a CPU.
+    wide = "std" in b.op.target and b.dtype_of(x) == F32 and not b.on_gpu
+    variance, mean = _variance(b, b.cast(x, F64) if wide else b.up(x), axes, correction)
     results = [b.ew("sqrt", variance) if "std" in b.op.target else variance]
     if "_mean" in b.op.target:
         results.append(mean if b.count(b.shape_of(x), axes) == 1 else _given_mean(b, variance, mean))
