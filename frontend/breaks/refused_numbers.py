@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import GraphBreak, UserRaise
-from ..graph.read_numbers import check_relation
+from ..graph.sym_nodes import check_relation
 from ..torch_private.fake import FakeTensor
 from ..torch_private.symbols import hint_of, range_within
 from ..values.kinds import isinstance

@@ -26,7 +26,7 @@ from ..bytecode.generator import InterpretedGenerator
 from ..classes.making import call_metaclass
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients import rules as gradient_rules
-from ..graph.read_numbers import check_relation
+from ..graph.sym_nodes import check_relation
 from ..guards import process_state
 from ..guards.source import Const, Fetch
 from ..state import ASSERTED, Interpreter

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.dynamic import concrete
 from ..guards import process_state
+from ..modes.autocast import Casts
 from ..runtime import profiling
 from ..state import Interpreter
 from ..subclasses.dispatch_modes import is_plain_dispatch_mode
@@ -307,10 +308,11 @@ def _enter_autocast(vm: Interpreter, manager: Any) -> Scope:
     args = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
     real = torch.autocast(*args)
     real.__enter__()
-    node = vm.out.mark(ENTER_AUTOCAST, args)
+    node, vm.out.casts = vm.out.mark(ENTER_AUTOCAST, args), vm.out.casts or Casts(vm)
 
     def leave() -> None:
         real.__exit__(None, None, None)
+        vm.out.casts.leave()
         vm.out.mark(EXIT_AUTOCAST, (node,))
 
     return Scope(vm, leave, (torch.autocast, args))

@@ -38,6 +38,7 @@ from ..guards.emitter import Emitter, with_few_locals
 from ..guards.filters import FilterError, GuardFilter, kept
 from ..guards.guards import GuardSet
 from ..guards.source import Arg, Const, Source
+from ..modes.autocast import Casts, is_on
 from ..runtime import hidden_frames, profiling
 from ..runtime.error_origin import culprit, of_fake_tensors
 from ..torch_private.fake import quiet_fake_errors
@@ -350,6 +351,7 @@ def _definition(target: Any) -> tuple[SourceLine, ...]:
 
 
 def _run(vm: SymbolicInterpreter, target: Any, parameters: Parameters, values: Mapping[str, Any], hooks: bool) -> Any:
+    vm.out.casts = Casts(vm) if is_on() else None
     if isinstance(target, Piece):
         return _run_piece(vm, target, values)
     function = target
@@ -427,6 +429,8 @@ def _finish(
     vm.gradients.check_closed()
     vm.effects.check_closed()
     _leave_scopes(vm)
+    if vm.out.casts is not None:
+        vm.out.casts.finish()
     vm.overrides.methods.check_backward()
     emit = Emitter()
     body = Residual(vm, emit, training if views else None)

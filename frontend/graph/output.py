@@ -110,6 +110,7 @@ class OutputGraph:
         self._sym_nodes: dict[sympy.Expr, Any] = {}
         self._names: set[str] = set()
         self.numbers: Numbers | None = None
+        self.casts: Any = None  # `modes.autocast.Casts`, where autocast is on
         self.read = ReadSizes()  # of results that are as large as values say
         self.read.node = self.node
         self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
@@ -341,6 +342,8 @@ class OutputGraph:
             found = {n: self.number_in(kwargs[n]) for n in _NUMBERS if isinstance(kwargs.get(n), Tensor)}
             kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
         name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
+        if self.casts is not None:
+            self.casts.note(name, tensors_in((args, kwargs)))
         if self.numbers is not None:
             check_unknown(self.numbers.vm, name, args, kwargs)
         if self.numbers is not None and has_float((args, kwargs)):

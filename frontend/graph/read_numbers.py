@@ -5,21 +5,17 @@ The number is read in the middle of the graph, of a copy that nobody writes to.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import GraphBreak
+from ..state import Interpreter
 from ..torch_private.symbols import unknown_int
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance
-from .sym_nodes import to_expr
 
-if TYPE_CHECKING:
-    from ..state import Interpreter
-
-__all__ = ["check_relation", "read_list", "read_number", "read_truth", "with_numbers"]
+__all__ = ["read_list", "read_number", "read_truth", "with_numbers"]
 
 _WHOLE = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
 _MOST = 64  # numbers of one list
@@ -80,17 +76,3 @@ def with_numbers(vm: Interpreter, key: Any) -> Any:
         return key
     number = read_number(vm, key)
     return key if number is None else number
-
-
-def check_relation(vm: Interpreter, condition: Any) -> bool:
-    """Note in the graph that a relation between numbers holds that only the running program knows; False of any other condition."""
-    if not isinstance(condition, torch.SymBool) or not vm.out.read.is_read(condition):
-        return False
-    expr = to_expr(condition)  # as long as torch's environment does not take it for true
-    try:
-        torch._check(condition)
-    except RuntimeError:  # it never holds: eager's own error
-        raise GraphBreak("a check of numbers that are read of tensors does not hold") from None
-    if expr not in (True, False):
-        vm.out.check(expr)
-    return True

@@ -12,6 +12,7 @@ import sympy
 import torch
 from torch import Tensor, fx
 
+from ..errors import GraphBreak
 from ..torch_private.symbols import is_unknown, known_of, sym_sqrt, unknown_symbol
 from ..values.kinds import isinstance
 
@@ -166,3 +167,17 @@ def has_symbol(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(has_symbol, value.values()))
     return isinstance(value, Symbolic)
+
+
+def check_relation(vm: Any, condition: Any) -> bool:
+    """Note in the graph that a relation between numbers holds that only the running program knows; False of any other condition."""
+    if not isinstance(condition, torch.SymBool) or not vm.out.read.is_read(condition):
+        return False
+    expr = to_expr(condition)  # as long as torch's environment does not take it for true
+    try:
+        torch._check(condition)
+    except RuntimeError:  # it never holds: eager's own error
+        raise GraphBreak("a check of numbers that are read of tensors does not hold") from None
+    if expr not in (True, False):
+        vm.out.check(expr)
+    return True

@@ -1,9 +1,11 @@
 """Operators that are composed of others, under autocast and with gradients: autocast casts what they are composed of, where it does not cast their own arguments."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import intarsia
 
@@ -98,3 +100,42 @@ def test_a_recurrent_layer_that_the_library_refuses():
             call(x)
         said.append(str(raised.value))
     assert said[0] == said[1]
+
+
+def _stepped(lin: nn.Module, x: Tensor) -> Tensor:
+    y = lin(x)
+    with torch.no_grad():
+        lin.weight.mul_(2)
+    return y
+
+
+def _cast_twice(lin: nn.Module, x: Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        return _stepped(lin, x), x @ lin.weight, lin(x)
+
+
+def _apart(lin: nn.Module, x: Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        first = _stepped(lin, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        return first, lin(x)
+
+
+def _without_a_cache(lin: nn.Module, x: Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        return _stepped(lin, x), lin(x)
+
+
+@pytest.mark.parametrize("program", [_cast_twice, _apart, _without_a_cache, _stepped], ids=lambda f: f.__name__)
+def test_weights_that_are_written_between_two_casts(program: Any) -> None:
+    """Eager takes the first one again, until autocast ends."""
+    fast = intarsia.compile(program, backend="eager")
+    for around in (False, True):
+        answers = []
+        for function in (program, fast):
+            torch.manual_seed(0)
+            lin = nn.Linear(4, 4)
+            with torch.autocast("cpu", torch.bfloat16, enabled=around), torch.enable_grad():
+                found = [function(lin, torch.ones(2, 4)) for _ in range(2)]
+            answers.append(str(found))
+        assert answers[0] == answers[1]
