@@ -175,10 +175,9 @@ def lets_go(vm: Interpreter) -> bool:
 
 def check_let_go(vm: Interpreter, what: str, value: Any = None) -> None:
     """Break before weak references of the caller's are looked at, to `value` or to any, where what they refer to may be gone by then."""
-    given = any(
-        type(v) is Unread and v.value is value for v in vm.user.given
-    )  # a piece keeps what a variable of it lets go of
-    if lets_go(vm) or given and not any(_real(vm, held) is value for held in _reached(vm)):
+    given = [v.value for v in vm.user.given if type(v) is Unread]  # a piece keeps what a variable of it lets go of
+    asked = [v for v in given if v is value or value is None and weakref.getweakrefcount(v) > 0]
+    if lets_go(vm) or asked and not {*map(id, asked)} <= {id(_real(vm, held)) for held in _reached(vm)}:
         raise GraphBreak(f"{what}, and the program has let go of an object that others may not hold")
 
 

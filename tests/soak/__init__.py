@@ -1,4 +1,4 @@
-"""Random programs of eleven kinds, judged against eager; see `python -m tests.soak --help`."""
+"""Random programs of twelve kinds, judged against eager; see `python -m tests.soak --help`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ GENERATORS = (
     "state",
     "held",
     "memory",
+    "weak",
 )
 
 
