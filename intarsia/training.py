@@ -43,6 +43,7 @@ from .frontend.torch_private.fake import data_dependent_errors
 from .frontend.torch_private.functions import SET_GRAD_MODE
 from .frontend.torch_private.graphs import lazy_graph_module
 from .frontend.torch_private.joint import Joint, without_unread
+from .frontend.torch_private.symbols import may_be_no_rows
 from .graph_compiler import (
     GraphFunction,
     Report,
@@ -124,6 +125,7 @@ def compile_training(
         return later
 
     def prepared(joint: fx.GraphModule) -> None:
+        may_be_no_rows(n.meta.get("val") for n in joint.graph.nodes)
         decide(joint.graph.nodes)
         without_unread(joint.graph)
         without_logits(joint, config)

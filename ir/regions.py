@@ -50,19 +50,24 @@ def while_loop(
     values = carried
     while condition(*values, *operands)[0].item():
         values = body(*values, *operands)
-    return (
-        [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device).copy_(v) for v in carried]
-        if values is carried
-        else values
-    )
+    return copies(carried) if values is carried else values
 
 
 def scan(
-    body: Body, carried: Sequence[Tensor], items: Sequence[Tensor], operands: Sequence[Tensor] = ()
+    body: Body,
+    carried: Sequence[Tensor],
+    items: Sequence[Tensor],
+    operands: Sequence[Tensor] = (),
+    nothing: Sequence[Any] | None = None,
 ) -> Sequence[Tensor]:
-    """What is carried in the end, and the results of all rounds, one behind the other in memory that is taken in the first."""
+    """What is carried in the end, and the results of all rounds, one behind the other in memory that is taken in the first.
+
+    `nothing`: sizes, strides and dtype of these results where there is no round.
+    """
     values, results, count = carried, list[Tensor](), len(carried)
     length = items[0].shape[0]
+    if length == 0:
+        return [*copies(carried), *_of_no_round(body, carried, items, operands, nothing)]
     for k in range(length):
         made = body(*values, *(item[k] for item in items), *operands)
         values = made[:count]
@@ -72,9 +77,30 @@ def scan(
     return [*values, *results]
 
 
-def map(body: Body, items: Sequence[Tensor], operands: Sequence[Tensor] = ()) -> Sequence[Tensor]:
+def copies(values: Sequence[Tensor]) -> list[Tensor]:
+    """The same in memory of their own, which lies as they do."""
+    return [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device).copy_(v) for v in values]
+
+
+def _of_no_round(
+    body: Body,
+    carried: Sequence[Tensor],
+    items: Sequence[Tensor],
+    operands: Sequence[Tensor],
+    nothing: Sequence[Any] | None,
+) -> list[Tensor]:
+    """The results of no round; where nobody says how they would lie, a round on zeros does."""
+    if nothing is None:
+        made = body(*carried, *(item.new_zeros(item.shape[1:]) for item in items), *operands)[len(carried) :]
+        return [y.new_empty((0, *y.shape)) for y in made]
+    return [torch.empty_strided(*geometry, dtype=d, device=items[0].device) for *geometry, d in nothing]
+
+
+def map(
+    body: Body, items: Sequence[Tensor], operands: Sequence[Tensor] = (), nothing: Sequence[Any] | None = None
+) -> Sequence[Tensor]:
     """The results for all slices."""
-    return scan(body, (), items, operands)
+    return scan(body, (), items, operands, nothing)
 
 
 # What carries out each operator: a function of its bodies, then of its tensors and lists of tensors, in the schema's order.

@@ -14,7 +14,8 @@ from torch import Tensor
 from ..bytecode.frame import Frame
 from ..gradients.state import Reach, VisibleState
 from ..guards.sameness import indistinguishable
-from ..regions.capture import result_like
+from ..regions.capture import is_tracked, result_like
+from ..regions.rounds import tracked_like
 from ..state import Interpreter
 from ..values.constant import has_identity, is_constant
 from ..values.kinds import isinstance
@@ -102,10 +103,11 @@ class Kinds:
     def __init__(self, vm: Interpreter, device: torch.device) -> None:
         self.vm, self.device = vm, device
         self.found: dict[Path, type] = {}
+        self.tracked: set[Path] = set()  # those that gradients are wanted of
 
     def size(self) -> int:
-        """How many values are carried."""
-        return len(self.found)
+        """How much is known."""
+        return len(self.found) + len(self.tracked)
 
     def names(self) -> list[str]:
         """What they are called."""
@@ -121,6 +123,8 @@ class Kinds:
             raise Prevented(f"{named(odd)} is bound on one side of a round of the loop only")
         for path, value in first.items():
             self._compare(path, value, second[path])
+        for state in (before, behind):
+            self.tracked |= {p for p, v in zip(self.found, self._carried(state), strict=True) if is_tracked([v])}
 
     def _compare(self, path: Path, a: Any, b: Any) -> None:
         a, b = (v.read() if type(v) is Unread else v for v in (a, b))
@@ -153,7 +157,9 @@ class Kinds:
     def likes(self, state: State) -> list[Tensor]:
         """New tensors like those that are carried."""
         return [
-            result_like(value) if kind is Tensor else torch.empty((), dtype=_DTYPES[kind], device=self.device)
+            torch.empty((), dtype=_DTYPES[kind], device=self.device)
+            if kind is not Tensor
+            else (tracked_like if path in self.tracked else result_like)(value)
             for (path, kind), value in zip(self.found.items(), self._carried(state), strict=True)
         ]
 

@@ -11,8 +11,9 @@ loop's result is copied to. What a round may not do:
 - take items of anything but a range (where only a tensor says how many there are: one by one, upwards or downwards);
 - give a variable another dtype, size, stride, device, nesting or kind than it had before;
 - leave the loop in its middle: between another way out and the condition, behind it or before it, there are only a few operators that
-  cannot fail; those behind the condition are computed by it, too;
-- compute what gradients are wanted through.
+  cannot fail; those behind the condition are computed by it, too.
+
+Where gradients are wanted through it, the rounds are counted first (`regions/rounds.py`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ..entry.nature import may_draw
 from ..errors import CaptureError, GraphBreak, Refused, UserRaise
 from ..graph.aside import storage_of
 from ..regions.capture import Body, emit, is_tracked, over, owned, read_by, result_like, same, single
+from ..regions.rounds import differentiated, tracked_like
 from ..state import Interpreter
 from ..torch_private.regions import WHILE_LOOP
 from ..values.kinds import isinstance
@@ -173,6 +175,8 @@ class _Loop:
         self.device = predicate.device
         self.kinds = Kinds(vm, self.device)
         self.written: list[Tensor] = []  # tensors from before that a round writes to
+        there = [n.meta.get("example_value") for n in vm.out.graph.find_nodes(op="placeholder")]
+        self.fixed = {id(t) for t in there if isinstance(t, Tensor) and t.requires_grad}
         self.real_stack = list(frame.stack)
         test = shape.tests[index]
         truth = taken(vm, predicate)
@@ -256,9 +260,11 @@ class _Loop:
             there = [t for t in aside.there() if storage_of(t) == storage]
             found = next((t for t in there if not t._is_view() or self.vm.out.node(t).op == "placeholder"), None)
             if found is not None:
-                if found.requires_grad or torch.empty_like(found).stride() != found.stride():
-                    raise Prevented("the loop writes to a tensor that requires gradients, or has gaps")
                 self.written.append(found)
+                if id(found) in self.fixed or torch.empty_like(found).stride() != found.stride():
+                    raise Prevented(
+                        "the loop writes to a tensor of the caller's that requires gradients, or that has gaps"
+                    )
             elif there:
                 raise Prevented("the loop writes to a view of a tensor that is not known")
 
@@ -266,7 +272,8 @@ class _Loop:
 
     def given(self) -> list[Tensor]:
         """New tensors for all that is carried."""
-        return [result_like(self.first), *self.kinds.likes(self.start), *map(result_like, self.written)]
+        written = [(tracked_like if is_tracked([t]) else result_like)(t) for t in self.written]
+        return [result_like(self.first), *self.kinds.likes(self.start), *written]
 
     def enter(self, given: Sequence[Tensor]) -> None:
         """Set the frame to the beginning of a round, where these tensors are carried."""
@@ -432,10 +439,11 @@ class _Loop:
             leaves = [self.first, *self.kinds.leaves(self.start), *self.written]
         self.check(leaves, again.results)
         read = read_by(asked, again)
-        if is_tracked([*leaves, *read]):
-            raise Prevented("gradients are wanted through the loop")
         vm.out.modes += 1
-        made = emit(vm, WHILE_LOOP, (single(over(asked, read)), over(again, read), leaves, read), again.results)
+        if is_tracked([*leaves, *read]):
+            made = differentiated(vm, asked, again, leaves, read)
+        else:
+            made = emit(vm, WHILE_LOOP, (single(over(asked, read)), over(again, read), leaves, read), again.results)
         count = len(made) - len(self.written)
         for tensor, result in zip(self.written, made[count:], strict=True):
             vm.out.call_method("copy_", (tensor, result), {})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from ..torch_private.regions import COND, MAP, SCAN, WHILE_LOOP
+from ..torch_private.regions import COND, MAP, SCAN, WHILE_LOOP, rounds
 from .spec import FunctionalGraph
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ def _scan(
     graph = _functional(tracer, body, [*map(_like, carried), *map(_slice, items), *operands])
     results = _results(graph)
     if [_kind(r) for r in results[: len(carried)]] != [_kind(c) for c in carried]:
-        print([_kind(r) for r in results[: len(carried)]], [_kind(c) for c in carried])
         raise tracer.unsupported("the function of a scan carries on other kinds of tensors than it takes")
     stacked = [
         torch.empty((items[0].shape[0], *y.shape), dtype=y.dtype, device=y.device) for y in results[len(carried) :]
@@ -66,7 +65,7 @@ def _map(tracer: Tracer, body: Any, items: Sequence[Any], operands: Sequence[Any
     return _record(tracer, MAP, (graph.graph_module, tuple(items), tuple(operands)), stacked, [graph])
 
 
-REGIONS: dict[Any, Callable[..., Any]] = {COND: _cond, WHILE_LOOP: _while_loop, SCAN: _scan, MAP: _map}
+REGIONS: dict[Any, Callable[..., Any]] = {COND: _cond, WHILE_LOOP: _while_loop, SCAN: _scan, rounds: _scan, MAP: _map}
 
 
 def _dense(tracer: Tracer, carried: Sequence[Tensor]) -> list[Tensor]:

@@ -163,10 +163,10 @@ def rely_on_sizes(func: Any, args: Any) -> None:
     """Note what an operator takes for granted of the sizes of its first argument."""
     if not args or not isinstance(args[0], Tensor):
         return
-    if func is torch.ops.aten.select.int and _is_unknown(args[2]):
+    if func in _SELECTS and _is_unknown(args[2]):
         torch._check(args[2] >= 0)
         torch._check(args[2] < args[0].shape[args[1]])
-    if func is torch.ops.aten.repeat.default and torch.is_grad_enabled():
+    if func is torch.ops.aten.repeat.default and torch.is_grad_enabled() and args[0].requires_grad:
         for repeats in filter(_is_unknown, args[1]):  # autograd's formula asks
             torch._check(repeats > 1)
     unknown = [n for n in args[0].shape if _is_unknown(n)]
@@ -176,6 +176,9 @@ def rely_on_sizes(func: Any, args: Any) -> None:
         unknown = [n for n in (args[0].shape[d] for d in dims) if _is_unknown(n)]
     for size in unknown if unlike is not None else ():
         torch._check(size != unlike)
+
+
+_SELECTS = (torch.ops.aten.select.int, torch.ops.aten.select_copy.int)
 
 
 def rely_on_narrow(self: Any, dim: Any, start: Any, length: Any) -> None:

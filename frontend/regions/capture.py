@@ -171,7 +171,11 @@ def over(body: Body, operands: Sequence[Tensor]) -> fx.GraphModule:
     for node, value in zip(placeholders, body.reads, strict=False):
         copies[node] = places[id(value)]
     for node in body.module.graph.nodes:
-        if node not in copies:
+        if node.op == "output":  # torch refuses results that are what is given
+            (results,) = node.args
+            own = [graph.call_function(torch.clone, (copies[r],)) if r in placeholders else copies[r] for r in results]
+            graph.output(tuple(own))
+        elif node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     return fx.GraphModule(body.module, graph)
 

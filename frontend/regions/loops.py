@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ..state import Interpreter
 from ..torch_private.regions import CALLS, MAP, MOVES_RESULTS, SCAN, WHILE_LOOP
 from ..values.kinds import isinstance
 from .capture import Body, captured, emit, is_tracked, over, read_by, result_like, rule, same, single, unlike
+from .rounds import differentiated, tracked_like, with_history
 
 __all__ = ["ROWS"]
 
@@ -47,9 +49,16 @@ def _looped(vm: Interpreter, cond_fn: Any, body_fn: Any, carried_inputs: Any, mo
     leaves, tree = _leaves("while_loop", carried)
     if type(carried) is not tuple:
         raise GraphBreak("while_loop carries something else than a tuple")
-    condition, body = _Loop(vm, "the condition of while_loop", leaves), _Loop(vm, "the body of while_loop", leaves)
+    condition = _Loop(vm, "the condition of while_loop", leaves)
     asked = condition.capture(lambda given: (cond_fn, (*pytree.tree_unflatten(given, tree), *more)))
-    again = body.capture(lambda given: (body_fn, (*pytree.tree_unflatten(given, tree), *more)))
+    tracked = [is_tracked([t]) for t in leaves]
+    while True:  # until what takes gradients in one round does so in the next
+        body = _Loop(vm, "the body of while_loop", leaves, tracked=tracked)
+        again = body.capture(lambda given: (body_fn, (*pytree.tree_unflatten(given, tree), *more)))
+        later = [a or is_tracked([t]) for a, t in zip_longest(tracked, again.results)][: len(tracked)]
+        if later == tracked:
+            break
+        tracked = later
     if len(asked.results) != 1 or asked.results[0].shape != () or asked.results[0].dtype != torch.bool:
         raise GraphBreak("the condition of while_loop gives something else than one truth value")
     found = unlike(leaves, again.results)
@@ -58,8 +67,9 @@ def _looped(vm: Interpreter, cond_fn: Any, body_fn: Any, carried_inputs: Any, mo
     read = read_by(asked, again)
     vm.out.modes += 1
     if is_tracked([*leaves, *read]):
-        raise GraphBreak("gradients are wanted through while_loop")
-    made = emit(vm, WHILE_LOOP, (single(over(asked, read)), over(again, read), leaves, read), again.results)
+        made = differentiated(vm, asked, again, leaves, read)
+    else:
+        made = emit(vm, WHILE_LOOP, (single(over(asked, read)), over(again, read), leaves, read), again.results)
     return pytree.tree_unflatten(made, tree)
 
 
@@ -97,9 +107,9 @@ def _scan(vm: Interpreter, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0,
     read = read_by(body)
     vm.out.modes += 1
     stacked = [_stacked(items[0].shape[0], y) for y in given]
-    made = emit(
-        vm, SCAN, (over(body, read), leaves, items, read), [*carry, *stacked], is_tracked([*leaves, *items, *read])
-    )
+    tracked = is_tracked([*leaves, *items, *read])
+    starts = with_history(vm, leaves, read) if tracked else leaves
+    made = emit(vm, SCAN, (over(body, read), starts, items, read), [*carry, *stacked], tracked)
     last, out = made[: len(leaves)], list(made[len(leaves) :])
     if reverse:
         out = [vm.call(torch.flip, (y, [0]), {}) for y in out]
@@ -129,11 +139,19 @@ def _map(vm: Interpreter, f: Any, xs: Any, *args: Any) -> Any:
 class _Loop:
     """A function of what is carried, then of slices."""
 
-    def __init__(self, vm: Interpreter, what: str, carried: Sequence[Tensor], items: Sequence[Tensor] = ()) -> None:
+    def __init__(
+        self,
+        vm: Interpreter,
+        what: str,
+        carried: Sequence[Tensor],
+        items: Sequence[Tensor] = (),
+        tracked: Sequence[bool] = (),
+    ) -> None:
         if vm.out.inside:
             raise GraphBreak(f"{what} is called inside a transform of torch.func")
         self.vm, self.what = vm, what
-        self.given = [*map(result_like, carried), *map(_slice, items)]
+        likes = [tracked_like if takes else result_like for takes in (*tracked, *(False for _ in carried))]
+        self.given = [*(like(t) for like, t in zip(likes, carried, strict=False)), *map(_slice, items)]
 
     def capture(self, arguments: Any) -> Body:
         """Its graph; `arguments` says what is called with what, of the tensors that the graph takes."""

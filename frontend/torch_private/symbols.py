@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -134,6 +134,40 @@ def unknown_int(shape_env: Any, low: int | None = None, high: int | None = None)
         limits = ValueRanges(-int_oo if low is None else low, int_oo if high is None else high)
         shape_env.var_to_range[made.node._expr] = limits
     return made
+
+
+def rows(count: Any, device: torch.device) -> Tensor:
+    """The numbers below a count, as `arange`: taken for more than none where autograd looks at the first one while it traces a `scan`.
+
+    Nothing is computed of that one: a scan over no rows is a loop that has no round.
+    """
+    for symbol in _names(count):
+        count.node.shape_env.var_to_range[symbol] = _some_rows()
+    return torch.arange(count, device=device)
+
+
+def may_be_no_rows(values: Iterable[Any]) -> None:
+    """Behind the trace, what `rows` has taken for granted of these is not."""
+    for value in values:
+        for symbol in _names(value):
+            if value.node.shape_env.var_to_range.get(symbol) == _some_rows():
+                value.node.shape_env.var_to_range[symbol] = _some_rows(0)
+
+
+def _names(value: Any) -> set[Any]:
+    """The symbol that a number which only the running program knows is, and the one that it was found to be."""
+    if unknown_symbol(value) is None:
+        return set()
+    return {
+        s for s in (value.node._expr, value.node.expr, renamed(value.node._expr, value.node.shape_env)) if s.is_Symbol
+    }
+
+
+def _some_rows(least: int = 1) -> Any:
+    """The range of a number of rows; no loop has as many rounds."""
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    return ValueRanges(least, 1 << 62)
 
 
 def unknown_symbol(value: Any) -> Any:

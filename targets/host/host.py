@@ -59,7 +59,7 @@ from .partition import Emitted, split
 from .pool import LARGE
 from .source import HostSource
 from .steps import Step
-from .text import dtype_text, failure, python_index, python_literal, shape_text, view_text
+from .text import dtype_text, failure, of_no_round, python_index, python_literal, shape_text, view_text
 
 
 def _talk(op: buffer.Extern) -> tuple[str, str, str]:
@@ -432,6 +432,7 @@ class _Writer:
             call = f"{use('draw_seed')}({str(op['device'])!r})"
         elif called:
             given = [tuple_of(list(map(use, g))) if isinstance(g, tuple) else use(g) for g in groups(op, values)]
+            given += of_no_round(op)
             call = f"{use(op['target'].split('.')[3])}({', '.join([*map(use, called), *given])})"
         elif step is None:
             call = f"{use(self._operator(op['target']))}({self._arguments(op, values)})"

@@ -11,7 +11,10 @@ from sympy.core.sorting import default_sort_key
 from sympy.printing.str import StrPrinter
 
 from ...ir.dtypes import DType
+from ...ir.regions import MAP, SCAN
 from ...ir.symbols import Dim
+from ...ir.syntax import Op
+from ...ir.types import RefType
 from .ir import tuple_of, use, verbatim
 
 
@@ -55,6 +58,22 @@ def python_literal(value: Any) -> str:
 def dtype_text(dtype: DType) -> str:
     """A dtype as Python."""
     return use(repr(dtype.torch))
+
+
+def of_no_round(op: Op) -> list[str]:
+    """The argument of a loop over rows, which may be none, that says how the results of all rounds would lie; no argument of any other call."""
+    if op["target"] not in (SCAN, MAP):
+        return []
+    names = op["operands"]
+    first = next(v.type for v, name in zip(op.operands, names, strict=True) if name.startswith("items."))
+    if not isinstance(first, RefType) or isinstance(first.shape[0], int) and first.shape[0] > 0:
+        return []
+    found = []
+    for result in list(op.results)[sum(name.startswith("carried.") for name in names) :]:
+        ref = result.type
+        assert isinstance(ref, RefType)
+        found.append(f"({shape_text(ref.shape)}, {shape_text(ref.strides)}, {dtype_text(ref.dtype)})")
+    return [tuple_of(found)]
 
 
 def failure(lines: Sequence[str]) -> str:

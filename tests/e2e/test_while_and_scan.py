@@ -270,11 +270,6 @@ def test_what_cannot_be_one_operation_breaks_the_graph(f, words) -> None:
     LIST.clear()
 
 
-def test_with_gradients_a_while_loop_breaks_the_graph() -> None:
-    with torch.enable_grad(), pytest.raises(intarsia.GraphBreak, match="gradients are wanted through"):
-        intarsia.compile(until_small, fullgraph=True)(x().requires_grad_())
-
-
 @pytest.mark.parametrize("f", [backwards, carried_on, with_arguments])
 def test_gradients(f) -> None:
     def loss(a, w):

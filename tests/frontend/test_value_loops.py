@@ -356,7 +356,7 @@ def test_what_a_round_writes_is_not_copied() -> None:
     assert "select_scatter" not in host and host.count("empty_strided((6, 3)") == 1
 
 
-def test_gradients_break() -> None:
+def test_gradients_go_through() -> None:
     fast, log = compiled(left_early, number_backend)
     grads = []
     for run in (left_early, fast):
@@ -364,4 +364,4 @@ def test_gradients_break() -> None:
         run(x)[0].sum().backward()
         grads.append(x.grad)
     torch.testing.assert_close(*grads)
-    assert "gradients are wanted" in log.breaks[0].reason
+    assert not log.breaks
