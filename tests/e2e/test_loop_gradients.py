@@ -78,7 +78,7 @@ def adaptive(x, w):
     t, step = torch.zeros(()), torch.tensor(0.4)
     while t < 1:
         change = torch.tanh(x @ w)
-        step = torch.where(change.detach().norm() > 0.9, step * 0.7, step * 1.1)
+        step = torch.where(change.detach().norm() > 0.9, step * 0.85, step * 1.1)
         x = x + step * change
         t = t + step
     return x
