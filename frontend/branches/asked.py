@@ -7,7 +7,9 @@ it has to follow from integers and truths alone, by few operators, and a value t
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ from ..torch_private.symbols import is_unknown
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import SYMBOLIC, isinstance
 
-__all__ = ["number_asked", "read_asked", "retried", "settled", "unknown_number"]
+__all__ = ["list_asked", "number_asked", "read_asked", "retried", "settled", "unknown_number"]
 
 NUMBER = "control flow or a number depends on a tensor's values"
 _MOST = 48  # operators between the caller's integers and a value
@@ -38,21 +40,14 @@ _WHOLE = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 
 def number_asked(vm: Interpreter, value: Any) -> Any:
     """What a tensor of one number holds, or what a number is that only the running program knows, guarded; None where the graph has to end."""
-    if vm.side is not None or vm.out.inside or vm.exporting:
-        return None
     try:
         node = _node_of(vm, value)
     except CaptureError:
         return None
-    part = None if node is None else _Part(vm).of(node)
-    if part is None:
+    computed = None if node is None else _computed(vm, node)
+    if computed is None:
         return None
-    computation, inputs = part
-    if any(is_drawn(info.source) for info in inputs):
-        return None
-    real = [info.real for info in inputs]
-    with real_tensors():
-        found = computation(*(r.detach() if isinstance(r, Tensor) else r for r in real))
+    computation, inputs, found = computed
     if type(found) not in (bool, int, float) or found != found:
         return None
     settings = [i for i in inputs if isinstance(i.fake, Tensor)]
@@ -67,6 +62,37 @@ def number_asked(vm: Interpreter, value: Any) -> Any:
         vm.guards.add("equals", source, expected)
     _note(value, found)
     return found
+
+
+def list_asked(vm: Interpreter, tensor: Tensor) -> Any:
+    """What `tensor.tolist()` gives of whole numbers or truths that follow from the caller's, guarded; None where the graph has to end."""
+    if tensor.dtype not in _WHOLE or not vm.out.is_known(tensor):
+        return None
+    computed = _computed(vm, vm.out.node(tensor), True)
+    if computed is None:
+        return None
+    computation, inputs, found = computed
+    source = Fetch(str, Computed(computation, tuple(info.source for info in inputs)))
+    if type(found) is not str or vm.dynamic.marks.turns.get(source, 0) > _TURNS:
+        return None
+    vm.guards.add("equals", source, found)
+    return ast.literal_eval(found)
+
+
+def _computed(vm: Interpreter, node: fx.Node, listed: bool = False) -> tuple[Computation, list[GraphInput], Any] | None:
+    """What a guard computes again, of which inputs, and what it is in the call that is captured."""
+    if vm.side is not None or vm.out.inside or vm.exporting:
+        return None
+    part = _Part(vm).of(node)
+    if part is None:
+        return None
+    computation, inputs = part
+    if any(is_drawn(info.source) for info in inputs):
+        return None
+    computation = replace(computation, listed=listed)
+    with real_tensors():
+        found = computation(*(i.real.detach() if isinstance(i.real, Tensor) else i.real for i in inputs))
+    return computation, inputs, found
 
 
 def settled(vm: Interpreter, args: Any, kwargs: Any, reads: bool = False) -> Any:
@@ -107,7 +133,11 @@ def read_asked(vm: Interpreter, tensor: Tensor, method: str) -> Any:
     """What stands for `tensor.item()` or `tensor.tolist()`; None of other methods, and where the graph has to end."""
     if method not in ("item", "tolist") or is_wrapped(tensor):  # what numbers a wrapper tensor has, its class says
         return None
+    if method == "tolist" and isinstance(kept := getattr(tensor, "constant", None), Tensor):
+        return kept.tolist()
     number = read_list(vm, tensor, method)
+    if number is None and method == "tolist":
+        return list_asked(vm, tensor)
     if number is None and method == "item":
         number = number_asked(vm, tensor)
         if number is None and tensor.dtype is torch.bool and getattr(tensor, "constant", None) is None:

@@ -174,10 +174,28 @@ def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
     return objects.is_subclass(vm, cls, kinds)
 
 
+def _stays(module: nn.Module, fn: Any, recurse: bool = True) -> bool:
+    """Whether what `module._apply(fn)` would make is there already. Capture runs this as code of the program's."""
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    for name in [*module._parameters, *module._buffers]:
+        if (tensor := getattr(module, name)) is None:
+            continue
+        with torch.no_grad():
+            if fn(tensor) is not tensor:
+                return False
+            if tensor.grad is not None and fn(tensor.grad) is not tensor.grad:
+                return False
+    return True
+
+
 @ROWS.rule(MODULE_APPLY)
 def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """`module.to(...)` and its like give parameters other data."""
+    """`module.to(...)` and its like give parameters other data, or leave all as it is."""
     if not vm.is_created(module):
+        if vm.inline(_stays, (module, *args), kwargs) is True:
+            return module
         raise GraphBreak(
             "the parameters of a module are moved or cast", "do it once, before the compiled function is called"
         )

@@ -180,6 +180,10 @@ def data_of_numbers(function: Any) -> Any:
     def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
         data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         if isinstance(data, list | tuple) and any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(data)):
+            if function is torch.tensor and len(args) == 1 and not kwargs.keys() - {"dtype", "device"}:
+                made = _of_numbers(vm, data, **kwargs)
+                if made is not None:
+                    return made
             raise GraphBreak(f"torch.{function.__name__} reads the values of tensors")
         if (
             isinstance(data, torch.SymFloat)
@@ -190,6 +194,17 @@ def data_of_numbers(function: Any) -> Any:
         return torch_call(vm, function, args, kwargs)
 
     return apply
+
+
+def _of_numbers(vm: Interpreter, data: Any, dtype: Any = None, device: Any = None) -> Any:
+    """`torch.tensor` of tensors of one kind that have no dimensions: a copy of their values on another device; None of anything else."""
+    if not all(isinstance(t, Tensor) and vm.out.is_known(t) and not is_composite(t) for t in data):
+        return None
+    kinds = {(t.dtype, t.device, t.dim(), t.requires_grad) for t in data}
+    if len(kinds) != 1 or data[0].dim() or data[0].requires_grad or vm.overrides.concern(tuple(data)):
+        return None
+    target = torch.get_default_device() if device is None else device
+    return vm.call(Tensor.to, (vm.call(torch.stack, (list(data),), {}), target, dtype or data[0].dtype), {})
 
 
 for _function in (torch.tensor, torch.as_tensor, torch.asarray):

@@ -12,12 +12,19 @@ from torch import Tensor
 __all__ = ["Computation"]
 
 
+MOST = 4096  # numbers of one list
+
+
 @dataclass(frozen=True)
 class Computation:
-    """A function of tensors and numbers that gives one number; two of the same `text` are the same."""
+    """A function of tensors and numbers that gives one number, or where it is `listed` the text of a list of them.
+
+    Two of the same `text` are the same.
+    """
 
     text: str
     run: Callable[..., Any] = field(compare=False, repr=False)
+    listed: bool = False
     __name__ = "part_of_the_graph"
 
     def __call__(self, *given: Any) -> Any:
@@ -25,6 +32,8 @@ class Computation:
         try:
             with torch.no_grad():
                 found = self.run(*given)
+            if self.listed:
+                return repr(found.tolist()) if found.numel() <= MOST else None
             return found.item() if isinstance(found, Tensor) else found
         except Exception:
             return None
