@@ -194,7 +194,7 @@ def _stays(module: nn.Module, fn: Any, recurse: bool = True) -> bool:
 def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """`module.to(...)` and its like give parameters other data, or leave all as it is."""
     if not vm.is_created(module):
-        if vm.inline(_stays, (module, *args), kwargs) is True:
+        if vm.inline(_stays, (module, *args), kwargs) is True:  # type: ignore[arg-type]
             return module
         raise GraphBreak(
             "the parameters of a module are moved or cast", "do it once, before the compiled function is called"
