@@ -181,6 +181,23 @@ def _filled(target: Tensor, value: Any) -> Tensor:
     return aten.full_like.default(target, value)
 
 
+def _copy_of(view: OpOverload) -> Callable[..., Any]:
+    """What gives a view, as a copy of it: so bodies of loops come from torch's traces with gradients."""
+
+    def rule(*args: Any, **kwargs: Any) -> Tensor:
+        return aten.clone.default(view(*args, **kwargs), memory_format=torch.contiguous_format)  # type: ignore[no-any-return]
+
+    return rule
+
+
+_VIEWS = "alias detach t transpose permute expand view select slice squeeze unsqueeze diagonal unfold".split()  # noqa: SIM905
+COPIES = {
+    getattr(getattr(aten, f"{name}_copy"), overload): _copy_of(getattr(getattr(aten, name), overload))
+    for name in _VIEWS
+    for overload in getattr(aten, f"{name}_copy").overloads()
+    if not overload.endswith("out") and overload in getattr(aten, name).overloads()
+}
+
 RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.native_batch_norm.default: _native_batch_norm,
@@ -191,6 +208,7 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     aten._efficientzerotensor.default: _zeros,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten._conj.default: _conj,
+    **COPIES,
     **FOREACH,
     **SCALING,
 }

@@ -257,7 +257,9 @@ class OutputGraph:
         if kind is slice:
             return slice(self.lift(value.start), self.lift(value.stop), self.lift(value.step))
         if isinstance(value, _GRAPH_CONSTANTS):
-            return value
+            return (
+                float.__pos__(value) if isinstance(value, float) else value
+            )  # a number of NumPy's writes itself otherwise
         if hasattr(kind, "__torch_function__"):
             raise Overridden(f"a torch function is given an object of type {kind.__name__}")
         if kind is type and value in _DTYPES:

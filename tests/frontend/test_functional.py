@@ -460,3 +460,18 @@ def test_pieces_of_what_was_written_have_their_own_sizes(sizes):
     for lengths in ([3, 1], [1, 3], [0, 4]):
         x = torch.randn(4 if sizes is None else sum(sizes), 2)
         torch.testing.assert_close(fast(x, torch.tensor(lengths)), program(x, torch.tensor(lengths)))
+
+
+def test_copies_of_views() -> None:
+    """Operators that give a view's contents are views and copies, which fuse; what they give shares no memory."""
+
+    def f(x: Tensor, d: Tensor) -> Any:
+        return (
+            *(aten.permute_copy(x, [1, 0]), aten.t_copy(x) + 1, aten.select_copy(x, 0, 1), aten.detach_copy(x.t())),
+            *(aten.expand_copy(d, [2, 3]), aten.view_copy(x, [6]), aten.slice_copy(x, 1, 0, 2), aten.alias_copy(x)),
+            *(aten.unsqueeze_copy(x.t(), 0), aten.squeeze_copy(d[None])),
+        )
+
+    aten = torch.ops.aten
+    graph = check(f, torch.arange(6.0).reshape(2, 3), torch.arange(3.0))
+    assert not [op for op in ops(graph) if "_copy" in str(op)]

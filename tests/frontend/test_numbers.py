@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
-from harness import Log, compiled, graph_backend, leaves
+from harness import Log, check, compiled, graph_backend, leaves
 from torch import nn
 
 from intarsia.counters import counters
@@ -231,3 +232,11 @@ def test_the_sign_of_zero_is_kept_where_a_float_is_compared(function, backend):
     for args in calls:
         for mine, theirs in zip(fast(*args), function(*args), strict=True):
             assert str(mine) == str(theirs), args
+
+
+HALF = numpy.float64(0.5)
+
+
+def test_a_number_of_numpys_is_a_plain_one_in_the_graph() -> None:
+    """Its own text is no text that a graph's code can have."""
+    check(lambda x: (torch.acos(x) + HALF, x * HALF, torch.full((2,), HALF)), torch.rand(3))
