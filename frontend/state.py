@@ -72,6 +72,7 @@ class Known(Protocol):
     fixed: bool
     keys: dict[int, tuple[Any, bool]]
     opaque: dict[int, str]
+    iterators: dict[int, Any]
 
     def track(self, real: Any, value: Any, source: Source) -> None: ...
     def source_of(self, value: Any) -> Source | None: ...

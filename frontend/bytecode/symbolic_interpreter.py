@@ -19,6 +19,7 @@ from ..branches.checks import Checks
 from ..branches.sides import Side
 from ..branches.truths import tensor_of_truth
 from ..breaks import breaks
+from ..breaks.iterators import taken_over
 from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
 from ..calls.tables import REFUSED_BUILTINS
@@ -26,7 +27,7 @@ from ..calls.visibility import refuse_opaque
 from ..classes.special_methods import SpecialMethods
 from ..distributed.tensors import METHODS
 from ..entry.effects import Effects
-from ..errors import CaptureError, GraphBreak, InternalError, SourceLine, Unsupported, UserRaise
+from ..errors import CaptureError, InternalError, SourceLine, Unsupported, UserRaise
 from ..foreign.calls import foreigners
 from ..gradients.inside import Inside
 from ..graph.dynamic import Dynamic, Marks
@@ -561,9 +562,9 @@ class SymbolicInterpreter:
         try:
             if method is not None:
                 return True, self.call(method, (iterator,), {})
-            self.refuse_iterator(iterator)
+            taken = taken_over(self, iterator)
             self.under_way = self.step
-            return True, self.native_recorded(next, iterator)
+            return True, self.native_recorded(next, taken)
         except UserRaise as raised:
             if isinstance(raised.value, StopIteration):
                 return False, raised.value.value
@@ -588,13 +589,4 @@ class SymbolicInterpreter:
         """A value that real Python code may look into: views of the user's mappings become plain dicts."""
         if type(value) is LazyDict or type(value) is InstanceDict:
             return value.force()
-        self.refuse_iterator(value)
-        return value
-
-    def refuse_iterator(self, value: Any) -> None:
-        """Break the graph where C code would take items from an iterator that existed before the capture."""
-        if self.user.is_iterator(value) and objects.find_method(type(value), "__next__") is None:
-            raise GraphBreak(
-                "an item is taken from an iterator that was made before this graph",
-                "make the iterator in the compiled function, with no graph break before it is used up",
-            )
+        return taken_over(self, value)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..breaks.iterators import moves
 from ..bytecode.exceptions import builtin_members, handled_outside
 from ..bytecode.generator import InterpretedGenerator
 from ..calls.contexts import Scope
@@ -81,6 +82,7 @@ class Residual:
         for unread in vm.user.appended:
             target = self.emit.fetch(unread.source)
             self.post += [f"{target}.append({text})" for text in map(self.value, unread.appended)]
+        self.post += moves(vm, self.emit)
         for (_, name), (obj, value) in effects.attrs.items():
             if vm.is_created(obj) or isinstance(obj, Tensor) and not vm.out.is_known(obj):
                 continue

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..breaks.iterators import place
 from ..errors import GraphBreak
 from ..state import Interpreter
 from ..values.constant import is_constant
@@ -89,7 +90,7 @@ class VisibleState:
     def __init__(self, vm: Interpreter, made: Any = None, around: str = "") -> None:
         self.vm, self.made = vm, made
         self.reach = Reach(vm, around) if around else None
-        self.shadows = list(vm.user.shadows)
+        self.shadows, self.iterators = list(vm.user.shadows), list(vm.user.iterators.values())
         self.before = self._now()
 
     def _now(self) -> Any:
@@ -102,6 +103,7 @@ class VisibleState:
             len(journal.calls) + len(vm.random.python.steps),
             containers,
             len(vm.user.appended),
+            [place(each.copy) for each in self.iterators],
             self._tensors(),
             _contents(getattr(self.made, "__dict__", None)),
         )
@@ -114,7 +116,9 @@ class VisibleState:
     def is_changed(self) -> bool:
         """Whether anything is not as it was."""
         new = self.vm.user.shadows[len(self.shadows) :]
+        moved = list(self.vm.user.iterators.values())[len(self.iterators) :]
         changed = self._now() != self.before or any(shadow.changed() for shadow in new)
+        changed = changed or any(each.is_moved() for each in moved)
         return changed or self.reach is not None and self.reach.is_changed()
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import GraphBreak, SourceLine
 from ..guards.checks import SizeCheck
 from ..guards.emitter import Statement
-from ..guards.source import Arg, Computed, Fetch, Item, Number, SizeExpression, Source
+from ..guards.source import Arg, Computed, Fetch, Item, Number, Place, SizeExpression, Source
 from ..state import Interpreter
 from ..torch_private.fake import fake_tensor
 from ..torch_private.symbols import hint_of, int_bounds, symbolic_float, symbolic_int
@@ -39,6 +39,7 @@ __all__ = ["ConstraintError", "Dynamic", "Marks", "Symbols", "mark_dynamic", "ma
 
 MARKS = "_intarsia_dims"  # the attribute of a tensor that holds what was said of its sizes
 _REMADE = 2  # a class of which this many are known is made in every call
+_PLACES = 3  # an iterator that was found at so many places is found at others, too
 _LARGEST = 1 << 62  # sizes and numbers from here on stay constants
 
 
@@ -191,6 +192,8 @@ class Marks:
             if cls not in classes and len(again) >= _REMADE:
                 self.varying.add(source.root())
             others = {k for k in known if not isinstance(k, type)}
+            if isinstance(source, Place) and len(others) >= _PLACES and value not in others:
+                self.varying.add(source)
             most = limit // 2 if type(value) is float else limit
             if isinstance(source, Arg) and len(others) >= most and all(k != value for k in others):
                 self.varying.add(source)

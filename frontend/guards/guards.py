@@ -24,7 +24,7 @@ from .emitter import MISS, Emitter, MissIf, with_few_locals
 from .nans import Nans
 from .recompile_reason import Miss, first_miss, nothing, show
 from .sameness import indistinguishable, is_decided_by_equality, same_keys
-from .source import Arg, Const, Fetch, Source
+from .source import Arg, Const, Fetch, Place, Source
 from .watch import DictGuards, Watch
 
 __all__ = ["Guard", "GuardSet"]
@@ -275,9 +275,10 @@ class GuardSet:
         return found
 
     def pinned(self) -> Iterator[tuple[Source, Any]]:
-        """What is expected to be one text or float, to have these keys (a tuple), or to be one class or an instance of it."""
+        """What is expected to be one text or float or place of an iterator, to have these keys (a tuple), or to be one class or an instance of it."""
         for guard in self.parts.values():
             texts = guard.kind == "equals" and type(guard.expected) in (str, bytes, float)
+            texts = texts or guard.kind == "equals" and isinstance(guard.source, Place)
             if texts or guard.kind in ("is", "type") and isinstance(guard.expected, type):
                 yield guard.source, guard.expected
             elif guard.kind == "keys":

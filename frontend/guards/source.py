@@ -167,6 +167,15 @@ class Fetch(Source):
         return self.function(self.base.fetch(args))
 
 
+class Place(Fetch):
+    """How far an iterator is, as `function` tells it."""
+
+    __slots__ = ()
+
+    def name(self) -> str:
+        return f"the place of {self.base.name()}"
+
+
 class Namespace(Fetch):
     """The `__dict__` of an object, read past what its class says of attributes."""
 

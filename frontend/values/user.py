@@ -60,6 +60,7 @@ class UserState:
             int, tuple[Any, bool]
         ] = {}  # the caller's objects that are keys; whether a guard says which each is
         self.opaque: dict[int, str] = {}  # the caller's objects that keep what they are in C
+        self.iterators: dict[int, Any] = {}  # the caller's that items were taken from (`breaks.iterators.TakenApart`)
         self.items: dict[int, list[Any]] = {}  # what the caller's objects that derive from list hold
         vm.out.items_of = self.items_of
 
@@ -75,7 +76,7 @@ class UserState:
         """Let go of the caller's values: what a capture leaves behind waits for the garbage collector."""
         for known in (
             *(self.by_real, self.by_value, self.shadows, self.arg_tensors, self.given),
-            *(self.appended, self.items, self.constants, self.places, self.keys),
+            *(self.appended, self.iterators, self.items, self.constants, self.places, self.keys),
         ):
             known.clear()  # type: ignore[attr-defined]
 
