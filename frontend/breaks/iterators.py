@@ -9,7 +9,6 @@ for such an iterator, taking an item is a break, and the pieces of a round serve
 from __future__ import annotations
 
 import gc
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from ..values.held import reduced
 from ..values.object import find_method
 from .breaks import restart_point
 
-__all__ = ["TakenApart", "moves", "place", "taken_over"]
+__all__ = ["TakenApart", "moves", "place", "refuse_iterator", "taken_over"]
 
 
 @dataclass
@@ -91,15 +90,25 @@ def taken_over(vm: Interpreter, value: Any) -> Any:
     Raises:
         GraphBreak: nothing can stand in for it.
     """
-    if not vm.user.is_iterator(value) or find_method(type(value), "__next__") is not None:
+    if not _is_foreign(vm, value):
         return value
     made = _stand_in(vm, value)
     if made is None:
+        refuse_iterator(vm, value)
+    return made
+
+
+def refuse_iterator(vm: Interpreter, value: Any) -> None:
+    """Break the graph where C code looks into an iterator that existed before the capture."""
+    if _is_foreign(vm, value):
         raise GraphBreak(
             "an item is taken from an iterator that was made before this graph",
             "make the iterator in the compiled function, with no graph break before it is used up",
         )
-    return made
+
+
+def _is_foreign(vm: Interpreter, value: Any) -> bool:
+    return vm.user.is_iterator(value) and find_method(type(value), "__next__") is None
 
 
 def moves(vm: Interpreter, emit: Any) -> list[str]:
@@ -149,11 +158,13 @@ def place(iterator: Any) -> Any:
         whole = _whole(iterator)
         if whole is None:
             return None
-        left = list(reduced(iterator, kind)[1][0])
+        try:
+            left = list(reduced(iterator, kind)[1][0])
+        except RuntimeError:  # the dict has changed its size
+            return -1
         taken = len(whole) - len(left)
         rest = list(_OF_DICTS[kind](whole))[taken:] if taken >= 0 else []
-        stands = len(rest) == len(left) and all(map(_is_same, rest, left))
-        return taken if stands and operator.length_hint(iterator) == len(left) else -1
+        return taken if len(rest) == len(left) and all(map(_is_same, rest, left)) else -1
     _, parts, *more = reduced(iterator, kind)
     if kind is enumerate:
         return parts[1]
@@ -261,7 +272,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other
 
 
-_REVERSED = type(reversed([]))
+_REVERSED: type = type(reversed([]))
 _OF_RANGE = type(iter(range(0)))
 _OF_DICTS: dict[type, Any] = {type(iter(view({}))): view for view in (dict.keys, dict.values, dict.items)}
 _RULES: dict[type, Callable[[Interpreter, Any, Source], TakenApart | None]] = {

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..breaks.iterators import refuse_iterator
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import CaptureError, GraphBreak, UserRaise
 from ..graph.dynamic import concrete
@@ -74,7 +75,7 @@ def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
         [name for name in _HOOKS if name in getattr(obj, "__dict__", ())] if is_honest(kind) else [kind.__name__]
     )
     if not programs and (vm.is_created(obj) or is_constant(obj) or vm.user.source_of(obj) is None):
-        vm.refuse_iterator(obj)
+        refuse_iterator(vm, obj)
         made = vm.native(object.__reduce_ex__, obj, protocol)
         # Capture has read `__dict__` of the exception, which made one.
         return made[:2] if isinstance(obj, BaseException) and len(made) == 3 and made[2] == {} else made
@@ -155,7 +156,7 @@ class _Writer(_PICKLER):  # type: ignore[misc]
             obj, kind = obj.function, type(obj.function)
         if isinstance(obj, Tensor) or kind in SYMBOLIC or vm.is_frontend_class(kind) or kind is types.GeneratorType:
             raise GraphBreak(f"a {vm.type_of(obj).__name__} is pickled")
-        vm.refuse_iterator(obj)
+        refuse_iterator(vm, obj)
         super().save(obj, save_persistent_id)
 
     def save_global(self, obj: Any, name: Any = None) -> None:

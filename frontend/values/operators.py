@@ -276,7 +276,6 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
     if isinstance(container, list | tuple | deque | type({}.values())):
         return any(is_same(vm, x, item) or vm.truth(compare(vm, "==", x, item)) for x in list(container))
     refuse_opaque(vm, container, "`in`")
-    vm.refuse_iterator(container)
     if objects.lookup(type(container), "__next__")[1] is not None or is_old_sequence(container):
         return _found_in(vm, container, item)
     check_key(vm, item)

@@ -109,14 +109,14 @@ def test_a_dict_that_changed_meanwhile_is_refused_by_its_iterator() -> None:
         made(torch.ones(2), {"a": 1, "b": 2})
 
 
-def takes_and_changes(make: str, change: str, back: str) -> str:
-    """A program that takes two items behind a break, then changes what they are taken from, breaks, changes it back and goes on."""
+def takes_and_changes(make: str, taken: str, change: str, back: str) -> str:
+    """A program that takes items behind a break, then changes what they are taken from, breaks, changes it back and goes on."""
     return f"""
 def f(x, items, d):
     it = {make}
     next(it)
     {GRAPH_BREAK}
-    out = [next(it), next(it)]
+    out = {taken}
     {change}
     x = x + 1
     {GRAPH_BREAK}
@@ -143,9 +143,10 @@ def f(x, items, d):
         ("iter(range(6))", "items.clear()", "pass"),
     ],
 )
-def test_containers_that_change_behind_the_items(make: str, change: str, back: str) -> None:
+@pytest.mark.parametrize("taken", ["[next(it), next(it)]", "list(it)"])
+def test_containers_that_change_behind_the_items(taken: str, make: str, change: str, back: str) -> None:
     made: dict[str, Any] = {"torch": torch}
-    exec(takes_and_changes(make, change, back), made)
+    exec(takes_and_changes(make, taken, change, back), made)
 
     def outcome(function: Callable[..., Any]) -> Any:
         items, held = [torch.full((2,), float(i)) for i in range(5)], {n: torch.ones(2) for n in "abcde"}
@@ -155,6 +156,7 @@ def test_containers_that_change_behind_the_items(make: str, change: str, back: s
             return type(error), str(error), plain(items), plain(held)
 
     assert outcome(compiled(made["f"])[0]) == outcome(made["f"])
+    assert intarsia.counters()["fallbacks"] == 0
 
 
 # ---- random loops ----
