@@ -59,7 +59,7 @@ _BUILTINS: tuple[Any, ...] = (
     min,
     sum,
 )
-_BUILTINS += (float, int, bool, tuple, list, dict, range, *_ITERATORS, torch.finfo, torch.iinfo, torch.Size)
+_BUILTINS += (float, int, bool, tuple, list, dict, range, *_ITERATORS, torch.finfo, torch.iinfo, torch.Size, super)
 # Python functions of torch's that have rules, and only answer.
 _ANSWERS = (torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_compiling, torch.is_tensor)
 _FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from ..errors import GraphBreak
 from ..graph.read_numbers import read_truth
@@ -25,7 +25,17 @@ from .asked import number_asked
 
 _UNKNOWN: Any = (GraphBreak, *data_dependent_errors())
 
-__all__ = ["any_of", "as_operand", "as_tensor", "number_in", "presumed", "tensor_of_truth", "truth_of", "undecided"]
+__all__ = [
+    "any_of",
+    "as_operand",
+    "as_tensor",
+    "certain",
+    "number_in",
+    "presumed",
+    "tensor_of_truth",
+    "truth_of",
+    "undecided",
+]
 
 
 def undecided(vm: Interpreter, value: Any) -> Tensor | None:
@@ -73,9 +83,45 @@ def truth_of(vm: Interpreter, value: Any) -> Any:
     if getattr(found, "constant", None) is not None or any(n != 1 for n in found.shape):
         return vm.truth(value)
     known = vm.dynamic.truth(found)
+    known = certain(vm, found) if known is None else known
     known = number_asked(vm, found) if known is None else known
     truth = read_truth(vm, found) if known is None else bool(known)
     return vm.truth(value) if truth is None else truth
+
+
+def certain(vm: Interpreter, tensor: Tensor) -> bool | None:
+    """The truth of a comparison of a number that `torch.rand` draws with one outside of [0, 1), as a rate of 0 is; else None."""
+    compared = vm.out.node(tensor) if vm.out.is_known(tensor) else None
+    if compared is None or len(compared.args) != 2:
+        return None
+    node, bound = compared.args
+    target: Any = compared.target
+    outcome = _OF_DRAWN.get(target if isinstance(target, str) else getattr(target, "__name__", ""))
+    if (
+        outcome is None
+        or not isinstance(bound, int | float)
+        or not isinstance(node, fx.Node)
+        or node.target is not torch.rand
+    ):
+        return None
+    drawn = node.meta["example_value"]
+    if drawn.dtype not in (torch.float32, torch.float64) or drawn.is_inference() or drawn._version:
+        return None
+    return outcome(bound)
+
+
+def _of_drawn(low: bool, high: bool, ends: tuple[float, float]) -> Callable[[float], bool | None]:
+    """What a comparison is below and above the bounds, with the ends that still are."""
+    return lambda bound: low if bound <= ends[0] else high if bound >= ends[1] else None
+
+
+_TINY = 5e-324
+_OF_DRAWN = {
+    "lt": _of_drawn(False, True, (0.0, 1.0)),
+    "ge": _of_drawn(True, False, (0.0, 1.0)),
+    "le": _of_drawn(False, True, (-_TINY, 1.0)),
+    "gt": _of_drawn(True, False, (-_TINY, 1.0)),
+}
 
 
 def any_of(vm: Interpreter, values: Sequence[Any], wanted: bool) -> Any:

@@ -17,7 +17,7 @@ from ..branches.asked import read_asked, retried, settled, unknown_number
 from ..branches.branches import Branches
 from ..branches.checks import Checks
 from ..branches.sides import Side
-from ..branches.truths import tensor_of_truth
+from ..branches.truths import certain, tensor_of_truth
 from ..breaks import breaks
 from ..breaks.iterators import taken_over
 from ..calls import dispatch
@@ -480,6 +480,7 @@ class SymbolicInterpreter:
                 getattr(value, "constant", None) is None and value.numel() == 1
             ):  # of another an error, whatever it holds
                 known = self.dynamic.truth(value)
+                known = certain(self, value) if known is None else known
                 many = self.branches.presumed(self, asked) if known is None and jump is None else None
                 return self.checks.decide(self, value, jump, many) if known is None else known
             return bool(self.native(bool, value))

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from ..branches.truths import truth_of
 from ..bytecode.exceptions import first_context, traceback_of
@@ -54,7 +55,7 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.identity import PLAIN_KINDS, Identity
-from ..values.kinds import isinstance
+from ..values.kinds import SYMBOLIC, isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
 from ..values.protocol import answered
@@ -402,6 +403,14 @@ def _is_compiling(vm: Interpreter) -> bool:
     return vm.told.refused is None and not str(vm.frames[-1].globals.get("__name__", "")).startswith("torch.optim.")
 
 
+def _jit_isinstance(vm: Interpreter, obj: Any, target_type: Any) -> Any:
+    """Asks for the very classes of the values inside: a symbol is of another one than the number it stands for."""
+    held = vm.materialize(obj)
+    if any(isinstance(part, SYMBOLIC) for part in pytree.tree_leaves(held)):
+        raise GraphBreak("torch.jit.isinstance is asked of numbers that change between calls")
+    return vm.native(torch.jit.isinstance, held, target_type)
+
+
 ROWS.rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *IS_COMPILING)(_is_compiling)
 ROWS.rule(torch.jit.is_scripting)(lambda vm: False)
 ROWS.rule(torch.jit.is_tracing)(lambda vm: False)
@@ -413,6 +422,7 @@ ROWS.rule(torch.compiler.allow_in_graph)(lambda vm, function: function)
 ROWS.rule(IS_SCRIPTING)(lambda vm: False)
 ROWS.rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message, ASSERTED))
 ROWS.rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
+ROWS.rule(torch.jit.isinstance)(_jit_isinstance)
 ROWS.rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
 ROWS.rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
 

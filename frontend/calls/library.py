@@ -25,6 +25,7 @@ from ..breaks.breaks import restart_point
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.dynamic import concrete
+from ..graph.read_numbers import constant_of
 from ..guards.source import Const, Fetch, Item
 from ..state import Interpreter
 from ..torch_private.dispatch import storage_key
@@ -78,6 +79,8 @@ def _number(
                 if function is int and isinstance(value, torch.SymFloat):
                     return vm.dynamic.whole(value)
                 return vm.dynamic.call(symbolic, args, {}) if function is float else symbolic(value)
+            if function in (int, float) and len(args) == 1 and (known := constant_of(value)) is not None:
+                return function(known)
             if function in (int, float) and isinstance(value, Tensor) and len(args) == 1 and _is_read(value):
                 number = vm.dynamic.any_item(value)
                 if number is not None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..branches.truths import any_of
 from ..errors import UserRaise
 from ..graph.dynamic import concrete
+from ..graph.read_sizes import ReadSizes
 from ..state import EITHER, Interpreter
 from ..values import object as objects
 from ..values import operators
@@ -111,11 +112,19 @@ def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
 def _either(vm: Interpreter, larger: bool, symbol: str, best: Any, item: Any) -> Any:
     """The larger or smaller of two numbers or tensors whose values are not known yet; None where that is to be compared."""
     late = vm.dynamic.extreme([best, item], larger)
+    if late is None and _is_read_size(best, item):
+        return (torch.sym_max if larger else torch.sym_min)(best, item)
     if late is not None or not isinstance(best, Tensor) or not isinstance(item, Tensor):
         return late
     found = operators.compare(vm, symbol, item, best)
     truth = vm.decision(found, EITHER)
     return vm.branches.either(vm, found, item, best) if truth is None else item if truth else best
+
+
+def _is_read_size(*values: Any) -> bool:
+    """Whether these are integers, at least one of which only the running program knows."""
+    symbols = [v for v in values if type(v) is torch.SymInt and getattr(v.node, "expr", None) is not None]
+    return all(type(v) is int or any(v is s for s in symbols) for v in values) and any(map(ReadSizes.is_read, symbols))
 
 
 ROWS.rule(max)(_extreme(max, ">"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
 import enum
+import inspect
+import types
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from ..values.kinds import isinstance
 from .bare import bare_class, written_slots
 from .making import functions_of
 
-__all__ = ["check_globals", "escapes", "made_again"]
+__all__ = ["check_globals", "escapes", "is_signature", "made_again"]
 
 _STRUCTURE = ("__module__", "__slots__")  # what `type.__new__` has to know
 _OF_ABSTRACT = ("_abc_impl", "__abstractmethods__")
@@ -37,6 +39,23 @@ def _placed(vm: Interpreter, cls: Any, error: Unsupported) -> Unsupported:
     if error.split is None and id(cls) in vm.definitions.made:
         error.split, error.frames = vm.definitions.made[id(cls)]
     return error
+
+
+def is_signature(vm: Interpreter, value: Any) -> bool:
+    """Whether this is the signature of a function, with defaults and annotations that are the same in each call: it never changes."""
+    if type(value) is not inspect.Signature:
+        return False
+    parts = [
+        value.return_annotation,
+        *(p for each in value.parameters.values() for p in (each.default, each.annotation)),
+    ]
+    return all(_is_lasting(vm, part) for part in parts)
+
+
+def _is_lasting(vm: Interpreter, value: Any) -> bool:
+    kind = type(value)
+    named = isinstance(value, type) or kind in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+    return not vm.is_created(value) and (named or is_constant(value) or kind.__module__ in ("typing", "types"))
 
 
 def made_again(residual: Any, value: Any) -> str | None:

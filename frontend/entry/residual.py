@@ -25,7 +25,7 @@ from ..bytecode.generator import InterpretedGenerator
 from ..calls.contexts import Scope
 from ..calls.library import LRU, check_empty
 from ..calls.visibility import is_opaque_type
-from ..classes.rebuild import check_globals, escapes, made_again
+from ..classes.rebuild import check_globals, escapes, is_signature, made_again
 from ..errors import Unsupported
 from ..foreign.tensors import given_out
 from ..gradients.grads import is_unchanged
@@ -341,8 +341,6 @@ class Residual:
             return self._scope(value)
         if kind is InterpretedGenerator:
             return generator(self, value)
-        if kind is types.TracebackType:
-            return self.emit.constant(value, "traceback")
         if kind is Append:
             return f"{self.emit.fetch(value.unread.source)}.append"
         if kind is CallBack:
@@ -353,7 +351,9 @@ class Residual:
             return self._object(value)
         if is_value_type(value):
             return self._value_object(value)
-        if is_fact(value):
+        if is_signature(self.vm, value):
+            return self._fresh(value, f"{self.emit.constant(value, 'signature')}.replace()")
+        if is_fact(value) or kind is types.TracebackType:
             return self.emit.constant(value, type(value).__name__)
         if kind.__name__ == "cython_function_or_method":  # code, as a function of Python's is
             return self.emit.constant(value, value.__name__)

@@ -15,7 +15,7 @@ from ..torch_private.symbols import unknown_int
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance
 
-__all__ = ["read_list", "read_number", "read_truth", "with_numbers"]
+__all__ = ["constant_of", "read_list", "read_number", "read_truth", "with_numbers"]
 
 _WHOLE = frozenset([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
 _MOST = 64  # numbers of one list
@@ -51,6 +51,12 @@ def read_truth(vm: Interpreter, tensor: Tensor) -> Any:
     vm.out.read.late[symbol.node.expr] = vm.out.call_method("to", (made, torch.int64), {}), symbol
     vm.out.read.truths[symbol.node.expr] = made
     return symbol != 0
+
+
+def constant_of(value: Any) -> Any:
+    """The number in a tensor of one element that follows from constants of the program's alone; None for any other value."""
+    constant = getattr(value, "constant", None) if isinstance(value, Tensor) else None
+    return value.item() if constant is not None and constant.numel() == 1 else None
 
 
 def read_list(vm: Interpreter, tensor: Tensor, method: str = "tolist") -> Any:

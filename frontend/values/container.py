@@ -136,9 +136,15 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
 def _are_keys(vm: Interpreter, keys: list[Any], source: Source) -> bool:
     """Whether capture works with the keys themselves: constants, classes, functions, modules."""
     return all(
-        is_constant(k) or isinstance(k, type) or vm.user.wrap(k, _key_source(source, i)) is k
+        is_constant(k) or isinstance(k, type) or _is_of_classes(k) or vm.user.wrap(k, _key_source(source, i)) is k
         for i, k in enumerate(keys)
     )
+
+
+def _is_of_classes(key: Any) -> bool:
+    """Whether a key is a tuple of constants and classes, as registries of pairs of classes have: equal ones are the same to programs."""
+    plain = (type(k) is type or is_constant(k) for k in key) if type(key) is tuple else (False,)
+    return all(plain)
 
 
 def _compares_itself(value: Any) -> bool:
