@@ -120,4 +120,4 @@ def test_the_number_of_graphs_does_not_grow_with_the_layers() -> None:
             torch.testing.assert_close(fast(x), wanted(x))
         return len(log.captures)
 
-    assert graphs(12) == graphs(4)
+    assert graphs(16) == graphs(8)  # the first places of the iterator have graphs of their own
