@@ -16,7 +16,7 @@ from ..values import object as objects
 from ..values.kinds import isinstance
 from . import exceptions
 from .frame import NULL, Frame, Saved
-from .generator import InterpretedGenerator, stopped_inside
+from .generator import KINDS, InterpretedGenerator, stopped_inside
 from .unpacking import as_dict, match_class, match_keys
 
 # ---- control flow ----
@@ -114,9 +114,9 @@ def END_SEND(vm: Interpreter, frame: Frame, _: Any) -> None:
 
 
 def STOPITERATION_ERROR(vm: Interpreter, frame: Frame, _: Any) -> None:
-    if isinstance(frame.stack[-1], StopIteration):
-        kind = "coroutine" if frame.code.co_flags & 0x80 else "generator"
-        frame.stack[-1] = stopped_inside(frame.stack[-1], kind)
+    ended = frame.stack[-1]
+    if isinstance(ended, StopIteration) or frame.code.co_flags & 0x200 and isinstance(ended, StopAsyncIteration):
+        frame.stack[-1] = stopped_inside(ended, KINDS.get(frame.code.co_flags & 0x280, "generator"))
 
 
 # ---- exceptions and with ----
@@ -139,6 +139,20 @@ def CHECK_EXC_MATCH(vm: Interpreter, frame: Frame, _: Any) -> None:
             text = "catching classes that do not inherit from BaseException is not allowed"
             raise UserRaise(TypeError(text))
     frame.push(isinstance(frame.stack[-1], kind))
+
+
+def CHECK_EG_MATCH(vm: Interpreter, frame: Frame, _: Any) -> None:
+    kinds = frame.pop()
+    match, rest = exceptions.matched(vm, frame.pop(), kinds)
+    frame.stack += [rest, match]
+    if match is not None:  # what is handled from here on
+        vm.current_error = match
+        next(v for v in reversed(frame.stack) if type(v) is Saved).now = match
+
+
+def PREP_RERAISE_STAR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    whole, raised = frame.pops(2)
+    frame.push(exceptions.left_over(vm, whole, raised))
 
 
 def RERAISE(vm: Interpreter, frame: Frame, _: Any) -> None:

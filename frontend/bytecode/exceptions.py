@@ -12,6 +12,7 @@ import types
 from typing import Any
 
 from ..errors import CaptureError, GraphBreak, UserRaise
+from ..guards.definitions import lookup
 from ..guards.source import Attr, Const, Fetch, Source
 from ..state import Interpreter
 from ..values.kinds import HEAP_TYPE, isinstance
@@ -27,6 +28,8 @@ __all__ = [
     "first_context",
     "frame_attr",
     "handled_outside",
+    "left_over",
+    "matched",
     "name_error",
     "note",
     "set_context",
@@ -224,3 +227,57 @@ def _code_of(code: types.CodeType) -> types.CodeType:
         co_filename=code.co_filename,
         co_firstlineno=code.co_firstlineno,
     )
+
+
+# ---- `except*` ----
+
+
+def matched(vm: Interpreter, error: Any, kinds: Any) -> tuple[Any, Any]:
+    """What of an exception an `except* kinds` takes, as a group, and what it leaves; None where that is nothing."""
+    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            text = "catching classes that do not inherit from BaseException is not allowed"
+            raise UserRaise(TypeError(text))
+        if issubclass(kind, BaseExceptionGroup):
+            text = "catching ExceptionGroup with except* is not allowed. Use except instead."
+            raise UserRaise(TypeError(text))
+    if error is None:
+        return None, None
+    if isinstance(error, kinds):
+        return (error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", (error,))), None
+    if not isinstance(error, BaseExceptionGroup):
+        return None, error
+    _check_derived(error)
+    return vm.native(BaseExceptionGroup.split, error, kinds)  # type: ignore[no-any-return]
+
+
+def left_over(vm: Interpreter, whole: BaseException, handled: list[Any]) -> Any:
+    """What is raised behind all `except*` of an exception: what nobody took, or raised again, as it was in the group, and what was raised anew."""
+    if not handled or not isinstance(whole, BaseExceptionGroup):
+        return handled[0] if handled else None
+    _check_derived(whole)
+    mine = _origin(whole)
+    again = [e for e in handled if e is not None and all(a is b for a, b in zip(_origin(e), mine, strict=True))]
+    leaves = {id(leaf) for error in again for leaf in _leaves(error)}
+    rest = vm.native(whole.subgroup, lambda e: id(e) in leaves) if leaves else None
+    anew = [e for e in handled if e is not None and not any(e is other for other in again)]
+    if not anew:
+        return rest
+    anew += [] if rest is None else [rest]
+    return BaseExceptionGroup("", anew) if len(anew) > 1 else anew[0]
+
+
+def _check_derived(group: BaseException) -> None:
+    if lookup(type(group), "derive")[0] is not BaseExceptionGroup.__dict__["derive"]:
+        raise GraphBreak("an exception group with a `derive` of its own is split")
+
+
+def _origin(error: BaseException) -> tuple[Any, ...]:
+    """What parts of one group have in common, and what is raised anew has not."""
+    notes = getattr(error, "__notes__", None)
+    return notes, error.__traceback__, error.__cause__, error.__context__, isinstance(error, BaseExceptionGroup)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return [leaf for part in inner for leaf in _leaves(part)] if inner else [error]

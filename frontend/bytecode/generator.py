@@ -14,12 +14,15 @@ from .exceptions import note, shown_frame
 from .frame import Frame
 from .version import CLOSE_RETURNS
 
-__all__ = ["InterpretedGenerator", "stopped_inside"]
+__all__ = ["KINDS", "InterpretedGenerator", "stopped_inside"]
+
+KINDS = {0x80: "coroutine", 0x200: "async generator"}  # what is suspended, by a flag of its code; else a generator
 
 
 def stopped_inside(error: BaseException, kind: str = "generator") -> BaseException:
     """What a StopIteration that a generator's own code raises turns into."""
-    made = RuntimeError(f"{kind} raised StopIteration")
+    name = "StopIteration" if isinstance(error, StopIteration) else "StopAsyncIteration"
+    made = RuntimeError(f"{kind} raised {name}")
     made.__cause__ = made.__context__ = error
     return made
 
@@ -28,6 +31,7 @@ class InterpretedGenerator:
     """A generator of the interpreted program; a real iterator, so that C code can consume it."""
 
     kind, plain = "generator", cast(type, types.GeneratorType)  # what it is called, and is for `isinstance`
+    ends: tuple[type[BaseException], ...] = (StopIteration,)  # what its code cannot raise
     __class__ = property(lambda self: self.plain)  # type: ignore[assignment]
 
     def __init__(self, vm: Interpreter, frame: Frame) -> None:
@@ -52,20 +56,23 @@ class InterpretedGenerator:
 
     def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
         """Resume with an exception, as `generator.throw`."""
+        return self._for_python(None, self._thrown_by(kind, value, trace))
+
+    def _thrown_by(self, kind: Any, value: Any = None, trace: Any = None) -> BaseException:
+        """The exception that `throw(kind, value, trace)` means."""
         if trace is not None and not isinstance(trace, types.TracebackType):
             raise TypeError("throw() third argument must be a traceback object")
         if isinstance(kind, type) and issubclass(kind, BaseException):
             made = value if isinstance(value, kind) else self._made(kind, value)
             if trace is not None:
                 made.__traceback__ = trace
-        elif isinstance(kind, BaseException):
-            if value is not None:
-                raise TypeError("instance exception may not have a separate value")
-            made = kind
-        else:
+            return made
+        if not isinstance(kind, BaseException):
             name = type(kind).__name__
             raise TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}")
-        return self._for_python(None, made)
+        if value is not None:
+            raise TypeError("instance exception may not have a separate value")
+        return kind
 
     def _made(self, kind: Any, value: Any) -> BaseException:
         """The exception that is thrown, or the one that making it raises."""
@@ -148,7 +155,7 @@ class InterpretedGenerator:
         if not self.started or self.finished or not hasattr(vm, "frames"):  # the capture may be done
             return
         try:
-            self.close()
+            InterpretedGenerator.close(self)
         except CaptureError:
             vm.delayed_break = vm.delayed_break or closing.must_run(self)
         except Exception as error:
@@ -197,7 +204,7 @@ class InterpretedGenerator:
             done, result = vm.resume(frame, error)
         except UserRaise as raised:
             self._finish()
-            if isinstance(raised.value, StopIteration):
+            if isinstance(raised.value, self.ends):
                 raise UserRaise(stopped_inside(raised.value, self.kind)) from None
             raise
         except CaptureError:

@@ -270,6 +270,7 @@ _EXPANSIONS: dict[str, Any] = {
     "FORMAT_VALUE": _format_value,
     "CONVERT_VALUE": lambda arg, _, __: [("CONVERT_VALUE", _CONVERSIONS[arg])],
     "CALL_INTRINSIC_1": _intrinsic_1,
+    "CALL_INTRINSIC_2": lambda arg, _, __: [("PREP_RERAISE_STAR" if arg == 1 else "CALL_INTRINSIC_2", None)],
     "CALL_FUNCTION_EX": lambda arg, _, __: [("CALL_FUNCTION_EX", bool(arg & 1))],
     "BINARY_OP": lambda _, __, text: [("BINARY_OP", text)],
     "COMPARE_OP": lambda _, value, __: [("COMPARE_OP", str(value).removeprefix("bool(").removesuffix(")"))],

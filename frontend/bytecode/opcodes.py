@@ -26,10 +26,7 @@ HANDLERS: dict[str, Callable[[Interpreter, Frame, Any], str | None]] = {
 NOT_CAPTURED = {
     "IMPORT_STAR": "`import *` is not captured",
     "PRINT_EXPR": "interactive expressions are not captured",
-    "ASYNC_GEN_WRAP": "async code is not captured",
-    "CHECK_EG_MATCH": "exception groups are not captured",
-    "PREP_RERAISE_STAR": "exception groups are not captured",
-    "CALL_INTRINSIC_2": "exception groups and type parameters are not captured",
+    "CALL_INTRINSIC_2": "type parameters are not captured",
 }
 
 

@@ -48,7 +48,7 @@ from ..torch_private.fake import allow_symbols, data_dependent_errors
 from ..torch_private.symbols import new_shape_env
 from ..values import function as functions
 from ..values import object as objects
-from ..values.container import InstanceDict, LazyDict, is_class_namespace, shown_dict
+from ..values.container import GlobalsDict, InstanceDict, LazyDict, is_class_namespace, shown_dict
 from ..values.identity import PLAIN_KINDS, Addresses
 from ..values.kinds import is_library, isinstance
 from ..values.lazy import Append, Unread
@@ -58,7 +58,7 @@ from ..values.tensor import ASKED, asked, refuse_method, tensor_class
 from ..values.text import Texts
 from ..values.user import UserState
 from . import closing, exceptions
-from .coroutine import InterpretedCoroutine
+from .coroutine import suspended_kind
 from .frame import Frame, Lasti
 from .generator import InterpretedGenerator
 from .opcodes import steps_of
@@ -351,15 +351,11 @@ class SymbolicInterpreter:
                 fast[name] = cell
                 if source is not None and id(cell) not in self.created and self.user.source_of(cell) is None:
                     self.user.track(cell, cell, Item(Attr(source, "__closure__"), i))
-        if code.co_flags & 0x20:
-            frame.direct = False
-            return InterpretedGenerator(self, frame)
-        if code.co_flags & 0x80:
-            frame.direct = False
-            return InterpretedCoroutine(self, frame)
-        if code.co_flags & 0x200:
-            raise Unsupported("an async generator is called")
-        return self.run(frame)[1]
+        suspended = suspended_kind(code)
+        if suspended is None:
+            return self.run(frame)[1]
+        frame.direct = False
+        return suspended(self, frame)
 
     def native(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call real Python code; its exceptions become the program's."""
@@ -588,6 +584,6 @@ class SymbolicInterpreter:
 
     def materialize(self, value: Any) -> Any:
         """A value that real Python code may look into: views of the user's mappings become plain dicts."""
-        if type(value) is LazyDict or type(value) is InstanceDict:
+        if type(value) in (LazyDict, InstanceDict, GlobalsDict):
             return value.force()
         return taken_over(self, value)

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from ..branches.truths import truth_of
 from ..bytecode.exceptions import first_context, traceback_of
 from ..bytecode.generator import InterpretedGenerator
+from ..classes.instances import is_instance, is_subclass
 from ..classes.making import call_metaclass
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients import rules as gradient_rules
@@ -153,15 +154,15 @@ def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
         if check is not None and not vm.is_library(check.__module__):
             return vm.truth(vm.call(check, (kinds, obj), {}))
     if isinstance(obj, LazyDict) or type(obj) in PLAIN_KINDS:
-        return objects.is_subclass(vm, vm.type_of(obj), kinds)
+        return is_subclass(vm, vm.type_of(obj), kinds)
     if isinstance(obj, Tensor) and (known := vm.overrides.known.get(id(obj))) is not None:
         parameter = known.real is not None and getattr(known.real, "_is_param", False) is True
-        return parameter and kinds is nn.Parameter or objects.is_subclass(vm, known.kind, kinds)
+        return parameter and kinds is nn.Parameter or is_subclass(vm, known.kind, kinds)
     if isinstance(obj, Tensor):  # what stands for it here is none of the program's business
         kinds = _real_kinds(kinds)
     if isinstance(obj, InterpretedGenerator) and kinds in (types.GeneratorType, collections.abc.Generator):
         return True
-    return objects.is_instance(vm, obj, kinds)
+    return is_instance(vm, obj, kinds)
 
 
 @ROWS.rule(issubclass)
@@ -172,7 +173,7 @@ def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
         check = objects.find_method(type(kinds), "__subclasscheck__")
         if check is not None and not vm.is_library(check.__module__):
             return vm.truth(vm.call(check, (kinds, cls), {}))
-    return objects.is_subclass(vm, cls, kinds)
+    return is_subclass(vm, cls, kinds)
 
 
 def _stays(module: nn.Module, fn: Any, recurse: bool = True) -> bool:
@@ -365,7 +366,20 @@ def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
 ROWS.rule(object.__getattribute__)(lambda vm, obj, name: objects.generic_attr(vm, obj, type(obj), name))
 ROWS.rule(object.__setattr__)(objects.generic_store)
 ROWS.rule(object.__delattr__)(objects.generic_delete)
-ROWS.rule(object.__init__)(lambda vm, *_: None)
+
+
+@ROWS.rule(object.__init__)
+def _object_init(vm: Interpreter, obj: Any, /, *args: Any, **kwargs: Any) -> None:
+    """More than the object is refused where nobody but `object` has the arguments, or another `__init__` should have taken them."""
+    if args or kwargs:
+        kind = vm.type_of(obj)
+        new, init = (objects.lookup(kind, name)[0] for name in ("__new__", "__init__"))
+        if init is not object.__init__ or new is object.__new__:
+            who = "object" if init is not object.__init__ else kind.__name__
+            text = f"{who}.__init__() takes exactly one argument (the instance to initialize)"
+            raise UserRaise(TypeError(text))
+
+
 ROWS.rule(types.ModuleType.__getattribute__, type.__getattribute__)(objects.load_attr)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..bytecode import coroutine
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_dict
 from ..classes import code_text, making, weak
@@ -35,7 +36,7 @@ from ..transforms import rules as transforms
 from ..values import object as objects
 from ..values import sets
 from ..values.constant import is_constant
-from ..values.container import InstanceDict, LazyDict
+from ..values.container import GlobalsDict, InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.held import behind
 from ..values.kinds import isinstance
@@ -573,7 +574,7 @@ _BY_KIND: dict[type, Any] = {
     **dict.fromkeys((operator.itemgetter, operator.attrgetter), library.call_getter),
     operator.methodcaller: library.call_methodcaller,
     staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
-    InstanceDict: _helper,
+    **dict.fromkeys((InstanceDict, GlobalsDict), _helper),
     weakref.ReferenceType: weak.read,
     weakref.CallableProxyType: lambda vm, proxy, args, kwargs: Then(behind(vm, proxy), args, kwargs),
 } | dict.fromkeys(C_DESCRIPTORS, _descriptor)
@@ -596,4 +597,5 @@ fill(
     hooks.ROWS,
     *(subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS),
     *(randomness.ROWS, python_random.ROWS, making.ROWS, class_library.ROWS, code_text.ROWS, istft.ROWS),
+    coroutine.ROWS,
 )

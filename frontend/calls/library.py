@@ -34,6 +34,7 @@ from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
+from ..values.function import trampoline
 from ..values.identity import Identity
 from ..values.kinds import SYMBOLIC, isinstance
 from ..values.namespaces import instance_attr
@@ -580,3 +581,19 @@ def _asked(vm: Interpreter, cached: Any) -> Cache:
     if not vm.is_created(cached):
         raise Unsupported("a cache of the caller's is asked what it holds, or cleared")
     return _made(vm, cached)
+
+
+def _parted(function: Any) -> Any:
+    """A method of exception groups that asks a function of the program's about each exception: C code takes real functions only."""
+
+    def apply(vm: Interpreter, group: Any, condition: Any) -> Any:
+        if type(condition) is types.FunctionType:
+            called = trampoline(vm, condition)
+            return vm.native(function, group, lambda error: called(error))
+        return vm.native(function, group, condition)
+
+    return apply
+
+
+for _method in (BaseExceptionGroup.split, BaseExceptionGroup.subgroup):
+    ROWS.rule(_method)(_parted(_method))

@@ -203,7 +203,7 @@ ROWS.describe(
     sys.getrecursionlimit, sys.getswitchinterval, sys.getdefaultencoding, sys.getfilesystemencoding, reads="state"
 )
 ROWS.describe(*_of(sys, "get_int_max_str_digits gettrace getprofile is_finalizing"), reads="state")
-ROWS.describe(os.getpid, os.getppid, os.cpu_count, reads="state")
+ROWS.describe(os.getpid, os.getppid, os.cpu_count, os.getcwd, reads="state")
 ROWS.describe(decimal.Decimal, *(v for v in vars(decimal.Decimal).values() if _is_c(v)), reads="decimal")
 ROWS.describe(_thread.allocate_lock, _thread.RLock, sees="nothing")
 ROWS.describe(_thread.get_ident, refused="the thread is asked for")

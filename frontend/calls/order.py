@@ -23,7 +23,7 @@ from ..values.constant import is_constant
 from ..values.kinds import isinstance
 from ..values.protocol import answered
 from ..values.text import Text, late_text
-from .registry import Rows
+from .registry import C_DESCRIPTORS, Rows
 from .visibility import check_visible, is_same, refuse_opaque
 
 __all__: list[str] = []
@@ -188,9 +188,11 @@ def _first(vm: Interpreter, values: Any, wanted: bool) -> Any:
 def _reversed(vm: Interpreter, values: Any) -> Any:
     if isinstance(values, Tensor):
         return vm.call(torch.flip, (values, [0]), {}) if values.dim() else values
-    method = objects.find_method(type(values), "__reversed__")
-    if method is not None:
-        return vm.call(method, (values,), {})
+    method, owner = objects.lookup(type(values), "__reversed__")
+    if method is None and owner is not None:
+        raise UserRaise(TypeError(f"'{vm.type_of(values).__name__}' object is not reversible"))
+    if owner is not None and type(method) not in C_DESCRIPTORS and not vm.is_frontend_class(type(values)):
+        return vm.call(objects.bind(vm, method, owner, values, type(values), "__reversed__"), (), {})
     if objects.find_method(type(values), "__getitem__") is not None:
         size = vm.call(len, (values,), {})
         return iter([operators.get_item(vm, values, i) for i in range(size - 1, -1, -1)])

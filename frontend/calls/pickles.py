@@ -30,6 +30,7 @@ from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
 from ..values.kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance
 from .registry import Rows
+from .visibility import is_opaque_type
 
 __all__ = ["reduced", "rely_on_registries"]
 
@@ -71,22 +72,40 @@ def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
     if isinstance(method, types.FunctionType):
         return vm.call(method, (obj,), {})
     programs = _hooks(vm, kind, protocol)
-    programs += (
-        [name for name in _HOOKS if name in getattr(obj, "__dict__", ())] if is_honest(kind) else [kind.__name__]
-    )
+    own = [name for name in _HOOKS if name in getattr(obj, "__dict__", ())] if is_honest(kind) else [kind.__name__]
+    programs += own
     if not programs and (vm.is_created(obj) or is_constant(obj) or vm.user.source_of(obj) is None):
         refuse_iterator(vm, obj)
         made = vm.native(object.__reduce_ex__, obj, protocol)
         # Capture has read `__dict__` of the exception, which made one.
         return made[:2] if isinstance(obj, BaseException) and len(made) == 3 and made[2] == {} else made
     state = objects.find_method(kind, "__getstate__")
-    plain = owner is object and kind.__new__ is object.__new__ and (state is not None or not _slots(kind))
-    if not plain or protocol < 2 or not {*programs} <= {"__getstate__"}:
+    plain = owner is object and not is_opaque_type(kind) and (state is not None or not _slots(kind))
+    if not plain or protocol < 2 or own or not _ASKED.issuperset(programs):
         raise GraphBreak(
             f"a {kind.__qualname__} is pickled or copied, of which {', '.join(programs) or 'C code'} is asked"
         )
+    args, kwargs = _new_arguments(vm, obj, kind)
     found = _attributes(vm, obj) if state is None else vm.call(state, (obj,), {})
-    return _NEW_OBJECT, (kind,), found, None, None
+    if kwargs:
+        return copyreg.__newobj_ex__, (kind, args, kwargs), found, None, None  # type: ignore[attr-defined]
+    return _NEW_OBJECT, (kind, *args), found, None, None
+
+
+# What is asked of an object that consists of its attributes; `__getattr__` is not, as all that is looked for is there.
+_ASKED = frozenset(("__getstate__", "__getnewargs__", "__getnewargs_ex__", "__getattr__"))
+
+
+def _new_arguments(vm: Interpreter, obj: Any, kind: type) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What an object's `__new__` is to be given when it is made again."""
+    given: Any = ((), {})
+    if (method := objects.find_method(kind, "__getnewargs_ex__")) is not None:
+        given = vm.call(method, (obj,), {})
+    elif (method := objects.find_method(kind, "__getnewargs__")) is not None:
+        given = (vm.call(method, (obj,), {}), {})
+    if type(given) is not tuple or [*map(type, given)] != [tuple, dict]:
+        raise GraphBreak(f"the arguments for __new__ of a {kind.__qualname__} are no tuple or dict")
+    return given
 
 
 def _hooks(vm: Interpreter, kind: type, protocol: int) -> list[str]:

@@ -144,7 +144,6 @@ REFUSED_BUILTINS = {
     "open": "a file is opened",
     "input": "input is read",
     "breakpoint": "a breakpoint is reached",
-    "globals": "globals() is called",
 }
 
 # What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.

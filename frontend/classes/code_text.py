@@ -23,10 +23,11 @@ from ..errors import GraphBreak, UserRaise
 from ..guards.source import Const
 from ..state import Interpreter
 from ..values.constant import is_constant
+from ..values.container import GlobalsDict, InstanceDict
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
-from ..values.object import load_attr
+from ..values.object import load_attr, shown_globals
 
 __all__ = ["ROWS"]
 
@@ -110,12 +111,14 @@ def _run(vm: Interpreter, who: str, source: Any, globals: Any, locals: Any) -> A
     elif locals is None:
         inner.names = globals if globals is not None else frame.names
     else:
-        inner.names = vm.materialize(locals)
+        inner.names = locals if isinstance(locals, InstanceDict) else vm.materialize(locals)
     return vm.resume(inner, None)[1]
 
 
 def _given(vm: Interpreter, who: str, globals: Any) -> Any:
-    """A dict that capture has made, as the globals of code."""
+    """A dict that capture has made, or that of a module, as the globals of code."""
+    if type(globals) is GlobalsDict:
+        return globals.obj
     if not isinstance(globals, dict):
         if is_constant(globals):
             vm.native(getattr(builtins, who), "0", globals)  # which refuses it
@@ -176,6 +179,11 @@ def _locals(vm: Interpreter, frame: Frame) -> Any:
 @ROWS.rule(builtins.locals)
 def _asked(vm: Interpreter) -> Any:
     return _locals(vm, vm.frames[-1])
+
+
+@ROWS.rule(builtins.globals)
+def _globals(vm: Interpreter) -> Any:
+    return shown_globals(vm, vm.frames[-1].globals)
 
 
 @ROWS.rule(vars)

@@ -39,7 +39,7 @@ from ..torch_private.functions import as_class
 from ..torch_private.symbols import is_unknown, python_text
 from ..transforms.rules import Linear, Pullback, Transformed
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
-from ..values.container import InstanceDict, LazyDict, Shadow
+from ..values.container import GlobalsDict, InstanceDict, LazyDict, Shadow
 from ..values.function import CallBack
 from ..values.held import PROXIES, lets_go
 from ..values.identity import Identity
@@ -114,7 +114,7 @@ class Residual:
         for (_, name), (namespace, value) in effects.globals.items():
             where = self.emit.constant(namespace, "globals")
             self.post.append(
-                f"del {where}[{name!r}]" if value is DELETED else f"{where}[{name!r}] = {self.value(value)}"
+                f"{where}.pop({name!r}, None)" if value is DELETED else f"{where}[{name!r}] = {self.value(value)}"
             )
         for function, args, kwargs in effects.calls:
             parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
@@ -321,7 +321,7 @@ class Residual:
 
     def _build(self, value: Any) -> str:
         kind = type(value)
-        if kind in (LazyDict, InstanceDict):
+        if kind in (LazyDict, InstanceDict, GlobalsDict):
             return self.emit.fetch(value.source)
         rule = _BUILDERS.get(kind)
         if rule is not None:

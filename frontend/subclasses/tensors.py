@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..calls.registry import Rows
+from ..classes.instances import is_subclass
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import MISSING, lookup
 from ..guards.source import Attr, Fetch, Item, Source
@@ -286,7 +287,7 @@ def new(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
 @ROWS.rule(Tensor.__torch_function__)
 def _of_tensor(vm: Interpreter, cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """What every class of tensors inherits: the call as it is, with results of the class."""
-    if not all(objects.is_subclass(vm, cls, kind) for kind in vm.listed(types)):
+    if not all(is_subclass(vm, cls, kind) for kind in vm.listed(types)):
         return NotImplemented
     with vm.overrides.without_classes():
         result = vm.call(func, tuple(vm.listed(args)), dict(vm.materialize(kwargs or {})))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..entry.effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import lookup
 from ..guards.sameness import made_set, recipe, same_keys
@@ -20,10 +21,10 @@ from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
 from .constant import is_constant
 from .kinds import HEAP_TYPE, isinstance, namespace_of
-from .namespaces import find_method, instance_attr, is_member, namespace_source, refuse_former
+from .namespaces import find_method, instance_attr, is_member, load_global_value, namespace_source, refuse_former
 from .sets import removed, table
 
-__all__ = ["InstanceDict", "LazyDict", "Shadow", "compares_fields", "list_items", "shadow_of"]
+__all__ = ["GlobalsDict", "InstanceDict", "LazyDict", "Shadow", "compares_fields", "list_items", "shadow_of"]
 
 LARGE = 48
 
@@ -188,18 +189,26 @@ def _set(vm: Interpreter, value: Any, source: Source) -> Any:
     if type(value) is frozenset:
         return value
     made = recipe(value)
-    if made is None:
+    if made is None and (removed(value) or not _is_copied(value)):
         raise Unsupported(f"the set {source.name()} has an order that another set with its items does not get")
     vm.guards.add("equals", Fetch(set.__sizeof__, source), set.__sizeof__(value))  # the order in which it grows
     copy: set[Any] = set()
-    for item in (*made[0], *made[2]):  # as most sets come to be; in this way no trace of others is left
+    for item in (
+        value if made is None else (*made[0], *made[2])
+    ):  # as most sets come to be; in this way no trace of others is left
         copy.add(item)
     if not same_keys(copy, list(value)) or copy.__sizeof__() != set.__sizeof__(value):
-        copy = made_set(*made)
+        copy = set.copy(value) if made is None else made_set(*made)
     vm.user.track(value, copy, source)
     if removed(value) == removed(copy) == 0 and table(value) == table(copy):
         vm.user.same_tables.add(id(copy))
     return copy
+
+
+def _is_copied(value: set[Any]) -> bool:
+    """Whether a copy of a set has the items at the same places."""
+    copy = set.copy(value)
+    return same_keys(copy, list(value)) and copy.__sizeof__() == set.__sizeof__(value) and table(copy) == table(value)
 
 
 _SHADOWS: dict[type, Any] = {
@@ -469,6 +478,58 @@ class InstanceDict(_View):
         if key in self:
             value = self[key]
             self.vm.effects.delete_attr(self.obj, key)
+            return value
+        if default:
+            return default[0]
+        raise UserRaise(KeyError(key))
+
+
+class GlobalsDict(InstanceDict):
+    """`globals()` of a user's module: reads and writes go through its tracked names."""
+
+    def __init__(self, vm: Interpreter, namespace: dict[str, Any]) -> None:
+        self.vm, self.obj = vm, namespace
+        self.module = str(namespace.get("__name__", "module"))
+        self.source = Const(namespace, self.module)
+
+    def _find(self, key: Any) -> tuple[bool, Any]:
+        vm, namespace = self.vm, self.obj
+        if type(key) is not str:
+            raise Unsupported(f"a name of a module's namespace is a {type(key).__name__}")
+        if vm.effects.read is not None:
+            vm.effects.read["global", id(namespace), key] = namespace
+        written = vm.effects.globals.get((id(namespace), key))
+        if written is not None:
+            return (False, None) if written[1] is DELETED else (True, written[1])
+        if key in namespace:
+            return True, load_global_value(vm, namespace, key, self.module)
+        vm.guards.add("missing", self.source, key)
+        return False, None
+
+    def _is_elsewhere(self, key: Any) -> bool:
+        return False
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if type(key) is not str:
+            raise Unsupported(f"a name of a module's namespace is a {type(key).__name__}")
+        self.vm.effects.globals[id(self.obj), key] = self.obj, value
+
+    def keys(self) -> Any:
+        """The names, guarded as a whole."""
+        self.vm.guards.add("keys", self.source, list(self.obj))
+        names = dict.fromkeys(self.obj)
+        for (owner, name), (_, value) in self.vm.effects.globals.items():
+            if owner == id(self.obj):
+                names[name] = None
+                if value is DELETED:
+                    del names[name]
+        return names.keys()
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        """`dict.pop`."""
+        found, value = self._find(key)
+        if found:
+            self[key] = DELETED
             return value
         if default:
             return default[0]

@@ -20,7 +20,7 @@ from ..calls.visibility import is_same
 from ..errors import GraphBreak
 from ..state import Interpreter
 from .constant import is_constant, is_static
-from .container import InstanceDict
+from .container import GlobalsDict, InstanceDict
 from .kinds import isinstance
 from .text import Text
 
@@ -88,7 +88,7 @@ for _name in (
 
 # What the program takes stand-ins for.
 PLAIN_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-PLAIN_KINDS |= {InstanceDict: dict, Identity: int, Text: str}
+PLAIN_KINDS |= {InstanceDict: dict, GlobalsDict: dict, Identity: int, Text: str}
 
 
 # ---- text ----

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import abc
-import builtins
 import collections
 import enum
 import functools
 import sys
 import types
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..bytecode.exceptions import first_context, frame_attr
-from ..calls.registry import row_of
+from ..calls.registry import C_DESCRIPTORS, row_of
 from ..entry.effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import MISSING, can_change, lookup
-from ..guards.source import Attr, Const, Fetch, Item, Source
+from ..guards.source import Attr, Const, Item, Source
 from ..state import Interpreter
-from .container import InstanceDict
+from .container import GlobalsDict, InstanceDict
 from .held import PROXIES, behind
-from .kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance, namespace_of
+from .kinds import HEAP_TYPE, SYMBOLIC, isinstance, namespace_of
 from .namespaces import (
     MEMBERS,
     bind_class,
@@ -53,9 +50,8 @@ __all__ = [
     "find_method",
     "generic_delete",
     "is_data_descriptor",
-    "is_instance",
-    "is_subclass",
     "load_attr",
+    "shown_globals",
     "lookup",
     "store_attr",
 ]
@@ -134,6 +130,8 @@ def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
     if name in namespace:
         return load_global_value(vm, namespace, name, module.__name__)
     source = Const(namespace, module.__name__)
+    if name == "__dict__":
+        return shown_globals(vm, namespace)
     if lookup(type(module), name)[1] is not None:
         return vm.user.wrap(vm.native(getattr, module, name), Attr(Const(module, module.__name__), name))
     vm.guards.add("missing", source, name)
@@ -141,6 +139,16 @@ def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
         return vm.call(load_global_value(vm, namespace, "__getattr__", module.__name__), (name,), {})
     vm.guards.add("missing", source, "__getattr__")
     return vm.native(getattr, module, name)
+
+
+def shown_globals(vm: Interpreter, namespace: dict[str, Any]) -> Any:
+    """What stands for the namespace of a module."""
+    if vm.is_created(namespace):
+        return namespace
+    found = vm.effects.namespaces.get(id(namespace))
+    if found is None:
+        found = vm.effects.namespaces[id(namespace)] = GlobalsDict(vm, namespace)
+    return found
 
 
 def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
@@ -253,14 +261,22 @@ def _is_data_descriptor(raw: Any) -> bool:
     return _has(raw, "__get__") and (_has(raw, "__set__") or _has(raw, "__delete__"))
 
 
+def _hook(kind: type, name: str) -> Any:
+    """What a class has in the place of one of C's methods of attributes: a function, or one of C's under that name (`__getattr__ = dict.get`)."""
+    found = find_method(kind, name)
+    if found is None and type(raw := lookup(kind, name)[0]) in C_DESCRIPTORS and raw.__name__ != name:
+        return raw
+    return found
+
+
 def _instance_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
     if name == "__class__" and lookup(kind, name)[1] is object:
         return kind
-    custom = find_method(kind, "__getattribute__")
+    custom = _hook(kind, "__getattribute__")
     try:
         return vm.call(custom, (obj, name), {}) if custom is not None else generic_attr(vm, obj, kind, name)
     except UserRaise as raised:
-        getter = find_method(kind, "__getattr__")
+        getter = _hook(kind, "__getattr__")
         if getter in (None, nn.Module.__getattr__) or not isinstance(raised.value, AttributeError):
             raise
     return vm.call(getter, (obj, name), {})
@@ -382,54 +398,6 @@ def _checked(value: Any, kind: type, name: str) -> Any:
     return value
 
 
-# ---- classes of objects ----
-
-
-def is_instance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
-    """`isinstance(obj, kinds)`, where no metaclass of the program's answers."""
-    if not is_honest(type(obj)) and not issubclass(type(obj), kinds):
-        raise GraphBreak(f"isinstance asks a {type(obj).__name__} for its __class__, which runs the program's own code")
-    for cls in _alternatives(kinds):
-        kind, check = vm.type_of(obj), lookup(type(cls), "__instancecheck__")[0]
-        if check is _CHECKED_BY_ABC:
-            vm.definitions.ask(issubclass, kind, cls)
-        elif not isinstance(obj, Tensor):
-            vm.definitions.note(kind)
-            source = vm.user.source_of(obj)
-            if check is not _CHECKED_BY_TYPE and source is not None:
-                question = functools.partial(_is_instance, kinds=cls)
-                vm.guards.add("equals", Fetch(question, source), isinstance(obj, cls))
-    return bool(vm.native(builtins.isinstance, obj, kinds))
-
-
-def is_subclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
-    """`issubclass(cls, kinds)`, where no metaclass of the program's answers."""
-    for kind in _alternatives(kinds):
-        if isinstance(cls, type):
-            vm.definitions.note(cls)
-            if lookup(type(kind), "__subclasscheck__")[0] is not type.__dict__["__subclasscheck__"]:
-                vm.definitions.ask(issubclass, cls, kind)
-    return bool(vm.native(issubclass, cls, kinds))
-
-
-def _alternatives(kinds: Any) -> Iterator[type]:
-    if isinstance(kinds, tuple):
-        for kind in kinds:
-            yield from _alternatives(kind)
-    elif isinstance(kinds, types.UnionType):
-        yield from _alternatives(kinds.__args__)
-    elif isinstance(kinds, type):
-        yield kinds
-
-
-def _is_instance(obj: Any, kinds: Any) -> bool:
-    return builtins.isinstance(obj, kinds)
-
-
-_CHECKED_BY_TYPE = type.__dict__["__instancecheck__"]
-_CHECKED_BY_ABC = abc.ABCMeta.__dict__["__instancecheck__"]
-
-
 # ---- writing ----
 
 
@@ -461,7 +429,7 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         raise Unsupported(
             f"an attribute of the {'class' if isinstance(obj, type) else 'module'} {obj.__name__} is assigned: {name}"
         )
-    custom = find_method(kind, "__setattr__")
+    custom = _hook(kind, "__setattr__")
     if custom is nn.Module.__setattr__:
         _store_module_attr(vm, obj, name, value)
     elif custom is not None:
@@ -555,8 +523,9 @@ def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any
 def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
     """`del obj.name`."""
     obj = behind(vm, obj) if type(obj) in PROXIES else obj
-    if find_method(type(obj), "__delattr__") not in (None, nn.Module.__delattr__):
-        vm.call(find_method(type(obj), "__delattr__"), (obj, name), {})
+    custom = _hook(type(obj), "__delattr__")
+    if custom not in (None, nn.Module.__delattr__):
+        vm.call(custom, (obj, name), {})
         return None
     if isinstance(obj, Tensor) and name == "grad":  # None from then on
         return store_tensor_attr(vm, obj, name, None)

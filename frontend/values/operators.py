@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from ..state import Interpreter
 from ..torch_private.symbols import hint_of
 from . import object as objects
 from .constant import is_constant
-from .container import InstanceDict, LazyDict
+from .container import GlobalsDict, InstanceDict, LazyDict
 from .kinds import SYMBOLIC, isinstance
 from .protocol import binary_by_methods, compare_by_methods, is_written_in_python
 from .sets import rely_on_table
@@ -299,7 +299,7 @@ def _found_in(vm: Interpreter, container: Any, item: Any) -> bool:
 
 
 def _is_plain(container: Any) -> bool:
-    return type(container) in (list, tuple, dict, set, frozenset, str, LazyDict, InstanceDict)
+    return type(container) in (list, tuple, dict, set, frozenset, str, LazyDict, InstanceDict, GlobalsDict)
 
 
 def _contains_tensor(container: Any, item: Any) -> bool:
@@ -343,7 +343,7 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
             raise GraphBreak("a tensor's value is used as an index")
         _look_up_tensor(vm, obj, key)
     key = _as_key(vm, obj, key)
-    factory = getattr(obj, "default_factory", None)
+    factory = obj.default_factory if isinstance(obj, defaultdict) else None
     if factory is not None and hasattr(factory, "__code__") and not dict.__contains__(obj, key):
         value = vm.call(factory, (), {})
         obj[key] = value
@@ -443,7 +443,7 @@ def _as_number(vm: Interpreter, value: Any) -> Any:
 
 def refuse_tracked(vm: Interpreter, obj: Any) -> None:
     """Refuse to change in place an object of the user's that has no stand-in."""
-    if type(obj) is InstanceDict or vm.is_created(obj):
+    if isinstance(obj, InstanceDict) or vm.is_created(obj):
         return
     if type(obj) is LazyDict:
         raise Unsupported(f"a large or subclassed dict of the caller's is changed: {obj.source.name()}")

@@ -82,8 +82,15 @@ _ANSWERS: dict[Any, tuple[type, ...]] = {
 
 def ask_length(vm: Interpreter, value: Any) -> None:
     """What C code asks of what it makes a list of, to have room for the items: an error in the answer comes through."""
-    if is_written_in_python(value, "__len__", "__length_hint__"):
+    kind = type(value)
+    asked = [objects.lookup(kind, name)[0] for name in ("__len__", "__length_hint__")]
+    if not vm.is_frontend_class(kind) and any(isinstance(m, types.FunctionType) or _is_descriptor(m) for m in asked):
         vm.call(operator.length_hint, (value,), {})
+
+
+def _is_descriptor(raw: Any) -> bool:
+    """Whether a special method is an object of the program's that gives one when it is asked."""
+    return raw is not None and objects.find_method(type(raw), "__get__") is not None
 
 
 def checked_iterator(vm: Interpreter, made: Any) -> Any:

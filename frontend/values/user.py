@@ -275,7 +275,7 @@ class UserState:
             self.vm.guards.add("equals", Fetch(plain_value, source), plain_value(value))
             self.track(value, value, source)
             return value
-        if is_opaque_type(type(value)) and not hasattr(value, "__next__") and not self._of_library(source):
+        if is_opaque_type(type(value)) and not hasattr(type(value), "__next__") and not self._of_library(source):
             self.opaque[id(value)] = source.name()
         self.track(value, value, source)
         return value
