@@ -31,6 +31,7 @@ import importlib.util
 import inspect
 import io
 import itertools
+import linecache
 import marshal
 import math
 import operator
@@ -236,3 +237,7 @@ _each((inspect,), "signature getfullargspec", reads="signature")
 ROWS.describe(importlib.import_module, importlib.util.resolve_name)
 ROWS.describe(importlib.util.find_spec, importlib.metadata.version, reads="state")
 ROWS.describe(abc.get_cache_token, reads="state")
+# Lines of files, as tracebacks show them: what is kept of a file that has changed meanwhile is nobody's business.
+ROWS.describe(linecache.getline, linecache.getlines, reads="state")
+for _function in (linecache.checkcache, linecache.lazycache):
+    ROWS.rule(_function)(lambda vm, *_: False)

@@ -34,15 +34,30 @@ ROWS = Rows()
 class _Compared:
     """A key that `functools.cmp_to_key` made."""
 
-    __slots__ = ("compare", "value")
+    __slots__ = ("compare", "obj", "vm")
+    __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, compare: Any, value: Any) -> None:
-        self.compare, self.value = compare, value
+    def __init__(self, vm: Interpreter, compare: Any, obj: Any) -> None:
+        self.vm, self.compare, self.obj = vm, compare, obj
+
+    def order(self, other: Any) -> Any:
+        """What the program's function says of two keys: less than zero where this one comes first."""
+        if type(other) is not _Compared:
+            raise TypeError("other argument must be K instance")
+        return self.vm.call(self.compare, (self.obj, other.obj), {})
+
+
+def _by_order(symbol: str) -> Any:
+    return lambda key, other: operators.compare(key.vm, symbol, key.order(other), 0)
+
+
+for _name, _symbol in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "==")):
+    setattr(_Compared, f"__{_name}__", _by_order(_symbol))
 
 
 @ROWS.rule(functools.cmp_to_key)
 def _cmp_to_key(vm: Interpreter, compare: Any) -> Any:
-    return lambda value: _Compared(compare, value)
+    return lambda obj: _Compared(vm, compare, obj)
 
 
 class _Ordered:
@@ -58,7 +73,7 @@ class _Ordered:
         if is_constant(mine) and is_constant(theirs):
             return bool(mine < theirs)
         if isinstance(mine, _Compared):
-            mine, theirs = self.vm.call(mine.compare, (mine.value, theirs.value), {}), 0
+            mine, theirs = mine.order(theirs), 0
         return self.vm.truth(operators.compare(self.vm, "<", mine, theirs))
 
 

@@ -8,6 +8,7 @@ was at capture.
 
 from __future__ import annotations
 
+import builtins
 import copyreg
 import io
 import pickle
@@ -249,7 +250,8 @@ class _Reader(_UNPICKLER):  # type: ignore[misc]
         sys_module = sys.modules.get(module)
         if sys_module is not None and not self.vm.is_library(module):
             return _check_global(self.vm, None, module, name)
-        if sys_module is None and (module, name) not in _OLD_NAMES:
+        old = module == "__builtin__" and name in vars(builtins) or (module, name) in _OLD_NAMES
+        if sys_module is None and not old:
             raise GraphBreak(f"a pickle imports {module}")
         return super().find_class(module, name)
 
@@ -335,13 +337,7 @@ class _Reader(_UNPICKLER):  # type: ignore[misc]
     }
 
 
-_OLD_NAMES = {
-    ("__builtin__", name) for name in ("list", "tuple", "dict", "set", "frozenset", "iter", "reversed", "object")
-}
-_OLD_NAMES |= {
-    ("__builtin__", name) for name in ("xrange", "enumerate", "zip", "map", "bytearray", "getattr", "complex", "slice")
-}
-_OLD_NAMES |= {("copy_reg", "_reconstructor"), ("itertools", "izip"), ("itertools", "imap")}
+_OLD_NAMES = {("copy_reg", "_reconstructor"), ("itertools", "izip"), ("itertools", "imap")}
 
 
 @ROWS.rule(pickle.loads)

@@ -19,6 +19,7 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import MISSING, can_change, lookup
 from ..guards.source import Attr, Const, Item, Source
 from ..state import Interpreter
+from .constant import is_constant
 from .container import GlobalsDict, InstanceDict
 from .held import PROXIES, behind
 from .kinds import HEAP_TYPE, SYMBOLIC, isinstance, namespace_of
@@ -414,7 +415,7 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         if vm.is_created(obj):
             vm.native(setattr, obj, name, value)
             return None
-        if obj is sys and name in ("stdin", "stdout", "stderr"):
+        if obj is sys and name in _SETTINGS:
             vm.effects.globals[id(sys.__dict__), name] = sys.__dict__, value
             return None
         if isinstance(obj, enum.EnumType) and name in obj._member_map_ and type(obj) is enum.EnumType:
@@ -436,6 +437,9 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         vm.call(custom, (obj, name, value), {})
     else:
         generic_store(vm, obj, name, value)
+
+
+_SETTINGS = ("stdin", "stdout", "stderr", "excepthook", "unraisablehook", "displayhook")  # of sys
 
 
 def _is_plain_class_value(vm: Interpreter, cls: type, name: str, value: Any) -> bool:
@@ -468,7 +472,7 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         vm.native(setattr, obj, name, value)
         return
     if namespace_of(obj) is None and (not slot or not kind.__flags__ & HEAP_TYPE):
-        vm.native(setattr, obj if vm.is_created(obj) else _twin(vm, obj), name, value)
+        vm.native(setattr, obj if vm.is_created(obj) or is_constant(obj) else _twin(vm, obj), name, value)
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
     of_c = not slot and _has(raw, "__set__") and not vm.is_created(obj)
     if of_c and not isinstance(obj, types.FunctionType | BaseException):
@@ -547,8 +551,8 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
         return
     if hasattr(kind, "rename") and vm.is_frontend_class(kind):  # a generator
         vm.native(obj.rename, name, None)
-    if kind in _WITHOUT_ATTRIBUTES:  # which says so
-        vm.native(object.__delattr__, _twin(vm, obj), name)
+    if kind in _WITHOUT_ATTRIBUTES or is_constant(obj) and namespace_of(obj) is None:  # which says so
+        vm.native(object.__delattr__, obj if is_constant(obj) else _twin(vm, obj), name)
     if vm.user.source_of(obj) is None:
         raise Unsupported(f"an attribute of an unknown object is deleted: {name}")
     if isinstance(obj, nn.Module) and name in obj.__dict__ and any(name in obj.__dict__[where] for where in MEMBERS):
