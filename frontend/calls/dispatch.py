@@ -594,8 +594,7 @@ fill(
         warned.ROWS,
     ),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
-    hooks.ROWS,
+    *(hooks.ROWS, coroutine.ROWS),
     *(subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS),
     *(randomness.ROWS, python_random.ROWS, making.ROWS, class_library.ROWS, code_text.ROWS, istft.ROWS),
-    coroutine.ROWS,
 )
