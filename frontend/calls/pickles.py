@@ -337,7 +337,7 @@ class _Reader(_UNPICKLER):  # type: ignore[misc]
     }
 
 
-_OLD_NAMES = {("copy_reg", "_reconstructor"), ("itertools", "izip"), ("itertools", "imap")}
+_OLD_NAMES = {("__builtin__", "xrange"), ("copy_reg", "_reconstructor"), ("itertools", "izip"), ("itertools", "imap")}
 
 
 @ROWS.rule(pickle.loads)
