@@ -43,7 +43,7 @@ class _Compared:
     def order(self, other: Any) -> Any:
         """What the program's function says of two keys: less than zero where this one comes first."""
         if type(other) is not _Compared:
-            raise TypeError("other argument must be K instance")
+            raise UserRaise(TypeError("other argument must be K instance"))
         return self.vm.call(self.compare, (self.obj, other.obj), {})
 
 
