@@ -131,8 +131,13 @@ def _bind_symbols(machine: Machine, func: prim.Func, args: Sequence[Argument]) -
         given: Any = args[argument]
         value = int(given) if dimension == -1 else symbol_source(given, dimension)
         if value < low or (high is not None and value > high):
-            raise InterpreterError(f"{name} = {value} lies outside its range {low} to {high}")
+            raise InterpreterError(f"{name} = {value} lies outside its range {range_text(low, high)}")
         machine.symbols[symbol(name)] = value
+
+
+def range_text(low: int, high: int | None) -> str:
+    """The range of a symbol in a message."""
+    return f"{low} and more" if high is None else f"{low} to {high}"
 
 
 def symbol_source(given: Tensor, dimension: int) -> int:

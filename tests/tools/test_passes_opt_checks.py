@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -149,8 +150,48 @@ def test_inputs_of_a_file(run: Run) -> None:
     torch.save([torch.zeros(3, 8)], "inputs.pt")
     code, _, err = run("--run", "--inputs", "inputs.pt", "graph.ir")
     assert code == 1 and "holds a list of 1; @main takes a list of 2 tensors and numbers" in err
-    assert "cannot read 'graph.ir'" in run("--run", "--inputs", "graph.ir", "graph.ir")[2]
-    assert "s0=1 lies outside its range 2 to None" in run("--run", "--sizes", "s0=1", "graph.ir")[2]
+    for given, message in (
+        ([torch.zeros(3, 8), 4], "argument 1 of @main is !prim.tensor<[s0, 8], i64>, and not a int"),
+        ([torch.zeros(8), torch.full((3, 8), 4)], "and not a tensor of 1 dimensions and float32"),
+        ([torch.zeros(3, 8), torch.zeros(3, 8)], "and not a tensor of 2 dimensions and float32"),
+    ):
+        torch.save(given, "inputs.pt")
+        code, _, err = run("--run", "--inputs", "inputs.pt", "graph.ir")
+        assert code == 1 and message in err
+    assert "'graph.ir' is no file that torch.save made" in run("--run", "--inputs", "graph.ir", "graph.ir")[2]
+    assert "cannot read 'none.pt': No such file" in run("--run", "--inputs", "none.pt", "graph.ir")[2]
+    assert "s0=1 lies outside its range 2 and more" in run("--run", "--sizes", "s0=1", "graph.ir")[2]
+
+
+def test_inputs_of_a_file_are_laid_out_as_the_module_expects(run: Run) -> None:
+    torch.save([torch.randn(8, 3).t(), torch.randint(0, 9, (3, 16))[:, ::2]], "inputs.pt")
+    code, out, _ = run("-p", "default", "--run-compiled", "--inputs", "inputs.pt", "graph.ir")
+    assert code == 0 and "WRONG" not in out and "compiled C++" in out
+
+
+def test_all_passes_run_with_the_limit_of_none(run: Run) -> None:
+    code, _, err = run("-p", "default", "--opt-bisect-limit", "-1", "graph.ir")
+    assert code == 0 and "BISECT: running pass (1)" in err and "NOT running" not in err
+
+
+def test_standard_input_that_is_no_module(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for data, message in ((b"", "'<stdin>' is empty"), (b"\xff\xfe\0", "cannot read '<stdin>': 'utf-8' codec")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+        code, _, err = run("-p", "default")
+        assert code == 1 and message in err
+    assert "is read from a file, not from standard input" in run("--from", "onnx")[2]
+    assert "cannot read 'none.onnx': it is no file" in run("--from", "onnx", "none.onnx")[2]
+
+
+def test_targets_of_files_are_listed_completed_and_suggested(run: Run) -> None:
+    examples = str(Path(__file__).parents[2] / "examples" / "c99_target.py")
+    assert "target c99: --emit c99, which reads modules behind 'lower'" in run("--load", examples, "--list")[1]
+    for shell in ("bash", "fish"):
+        script = run("--load", examples, "--completion", shell)[1]
+        assert len(re.findall(r"(target|emit)\b.* c99'", script)) == 2
+    assert "unknown target 'c98'; did you mean 'c99'?" in run("--load", examples, "--target", "c98", "graph.ir")[2]
+    code, _, err = run("--load", examples, "--target", "c99", "--emit", "cpp", "graph.ir")
+    assert code == 2 and "give one of them" in err
 
 
 def test_checking_each_pass_names_the_first_wrong_one(run: Run) -> None:
@@ -194,6 +235,7 @@ def test_reduction_by_another_command(run: Run) -> None:
     [
         (("--test", "true"), "the test does not fail on the module as it was read"),
         (("--test", "no-such-command-here"), "cannot run 'no-such-command-here'"),
+        (("--test", "passes-opt --nope"), "the test is no command that passes-opt takes: passes-opt: error: unrec"),
         (("--test", "false", "--test-prints", "x"), "prints nothing that 'x' matches"),
         (("--test", "sleep 5", "--test-seconds", "0.05", "--test-prints", "x"), "prints nothing that 'x' matches"),
     ],
@@ -209,7 +251,7 @@ def test_the_path_of_a_candidate_is_no_part_of_what_a_test_prints(run: Run) -> N
         code, out, err = run("--reduce", *command, "graph.ir")
         assert code == 1 and out == "" and "its last line: candidate.ir" in err
     code, out, err = run("--reduce", "--test", "sh -c 'ls -d $0; exit 1'", "graph.ir")
-    assert code == 0 and "prim.sub" not in out
+    assert code == 0 and "prim.sub" not in out and "the test fails without any operation, too" in err
 
 
 def test_code(run: Run) -> None:

@@ -32,7 +32,7 @@ def says(path: Path, data: str | bytes, capsys: pytest.CaptureFixture[str], *fla
     [
         (random.Random(0).randbytes(1 << 16) + b"\xff", "cannot read"),
         (b"\0" * (1 << 20), "Unexpected character: \\u0000"),
-        ("", "Could not parse entire input"),
+        (" \n", "is empty: there is no module in it"),
         ("(" * 100_000, "Could not parse entire input"),
         ("prim.func @main() {" + "[" * 100_000, "'{' is never closed"),
         (FUNC.format("[" * 50_000 + "]" * 50_000), "not a value: too many nested parentheses"),

@@ -36,7 +36,11 @@ GROUPS: dict[str, tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = {
         (("--threads",), {"type": int, "metavar": "N", "help": "threads that kernels may use (default: 2)"}),
         (
             ("--opt-bisect-limit",),
-            {"type": int, "metavar": "N", "help": "leave out all passes behind the first N that nothing else needs"},
+            {
+                "type": int,
+                "metavar": "N",
+                "help": "leave out all passes behind the first N that nothing else needs; -1: none",
+            },
         ),
         (
             ("--from",),
@@ -69,8 +73,7 @@ GROUPS: dict[str, tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = {
             ("--timing-display",),
             {
                 "choices": ("list", "tree", "json"),
-                "default": "list",
-                "help": "in their order, by level, or for programs",
+                "help": "in their order (if not given), by level, or for programs",
             },
         ),
     ),
@@ -94,7 +97,7 @@ GROUPS: dict[str, tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = {
         ),
         (
             ("--inputs",),
-            {"metavar": "WHAT", "default": "random", "help": "for both: random, random:SEED, or a file of torch.save"},
+            {"metavar": "WHAT", "help": "for these three: random, random:SEED, or a file of torch.save"},
         ),
         (("--sizes",), {"metavar": "s0=4,s1=8", "default": "", "help": "what symbols are in random inputs"}),
         (("--disable-verify",), {"action": "store_true", "help": "do not verify what is read"}),
@@ -127,7 +130,7 @@ GROUPS: dict[str, tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = {
         (("--test",), {"metavar": "COMMAND", "help": "of --reduce; %%s stands for the module's file"}),
         (
             ("--test-seconds",),
-            {"type": float, "default": 60.0, "metavar": "N", "help": "after which a test does not end"},
+            {"type": float, "metavar": "N", "help": "after which a test does not end (default: 60)"},
         ),
         (("--test-prints",), {"metavar": "REGEX", "default": "", "help": "what a test has to print, besides failing"}),
     ),
@@ -158,9 +161,11 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def completion(shell: str, passes: list[str]) -> str:
-    """A script for a shell: `eval "$(passes-opt --completion bash)"`."""
-    values = {"--target": TARGETS, "--until": (*passes, *LEVELS), "--emit": EMITTED, "--help-pass": passes}
+def completion(shell: str, passes: list[str], theirs: tuple[str, ...] = ()) -> str:
+    """A script for a shell: `eval "$(passes-opt --completion bash)"`; with `--load` it knows passes and targets of others, too."""
+    values = {"--target": (*TARGETS, *theirs), "--until": (*passes, *LEVELS), "--emit": (*EMITTED, *theirs)}
+    values |= {"--help-pass": passes, "--from": SOURCES, "--timing-display": ("list", "tree", "json")}
+    values |= {"--completion": ("bash", "zsh", "fish")}
     values |= dict.fromkeys(("-p", "--pipeline", "--pass-pipeline"), ("default", *passes))
     values |= dict.fromkeys(("--print-ir-before", "--print-ir-after"), passes)
     flags = [name for group in GROUPS.values() for names, _ in group for name in names]

@@ -14,7 +14,6 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ParseError
 
-from ...config import suggestion
 from ...exchange.errors import ExchangeError
 from ...extend.target import Target, Unwritten, check_level, targets_in, text_of, up_to
 from ...ir.syntax import visible
@@ -26,7 +25,7 @@ from ...passes.core.levels import module_levels
 from ...passes.core.load import NO_PASS, load, passes_in
 from ...passes.core.manager import Registry, registered
 from ...passes.core.run import REPRODUCER_HEADER, PassFailure, run_pipeline, write_reproducer
-from ...passes.core.syntax import PipelineError, pipeline_text
+from ...passes.core.syntax import PipelineError, pipeline_text, suggest
 from ...passes.pipeline import CPU, GPU, default_pipeline, is_for_gpu, registry
 from ...report.module import module_facts
 from ...report.page import page
@@ -37,7 +36,8 @@ from . import show
 from .arguments import completion, parser
 from .bisect import kept_passes
 from .check import Checker, Stages, WrongPass, run_on_target
-from .emit import EMITTED, emitted, order_svg
+from .combinations import check, check_shown
+from .emit import emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
 from .imports import imported, imported_model, with_constants
 from .machines import machine_of, moved
@@ -95,26 +95,14 @@ class _Command:
 
     def __init__(self, args: argparse.Namespace, theirs: Mapping[str, Target]) -> None:
         self.args, self.theirs = args, theirs
+        check(args, theirs)
         if args.target in theirs:  # it is no machine: what it writes is what is asked for
-            args.emit, args.target = args.emit or args.target, None
-        if args.emit not in (None, *EMITTED, *theirs):
-            known = (*EMITTED, *theirs)
-            raise CommandError(f"unknown --emit '{args.emit}'{suggestion(args.emit, known)}; known: {', '.join(known)}")
+            args.emit, args.target = args.target, None
         self.passes: Registry = registry()
         self.machine = machine_of(args.target, args.threads)
         self.ctx = make_context()
         self.pipeline: str | None = args.pipeline
         self.wrong = False
-        if args.until is not None and args.pipeline is not None:
-            raise CommandError("--until chooses the passes, and so does --pipeline: give one of them")
-        if (args.test is None) == args.reduce:
-            raise CommandError(
-                "--reduce and --test belong together: --reduce --test 'passes-opt -p default --check-each'"
-            )
-        if sum(map(bool, (args.emit, args.run or args.run_compiled, args.reduce))) > 1:
-            raise CommandError("--emit, --run and --reduce each replace the output: give one of them")
-        if args.emit in ("html", "benchmarks") and args.split_input_file:
-            raise CommandError(f"--emit {args.emit} takes one module, and --split-input-file gives several modules")
         self._check_pipeline()
         if args.until is not None:
             self.until = self._until(args.until)
@@ -129,6 +117,9 @@ class _Command:
     def _until(self, text: str) -> Pass:
         """The pass named, or the one that gives the level named."""
         givers = self.passes.giving(text) if text in LEVELS else []
+        if re.fullmatch(r"[\w-]+", text) and not givers and text not in self.passes.classes:
+            known = [*LEVELS[1:], *self.passes.classes]
+            raise PipelineError(f"unknown pass or level '{text}'{suggest(text, known)}")
         parsed = self.passes.parse(givers[0] if givers else text)
         if len(parsed) != 1:
             raise PipelineError(f"--until takes one pass, not '{text}'")
@@ -167,10 +158,10 @@ class _Command:
         args = self.args
         answers: list[tuple[object, Callable[[], str]]] = [
             (args.version, _versions),
-            (args.list, lambda: show.list_passes(self.passes)),
+            (args.list, lambda: show.list_passes(self.passes) + show.list_targets(self.theirs.values())),
             (args.help_pass, lambda: show.help_pass(type(self.passes.make(args.help_pass)))),
             (args.show_dialects, show.show_dialects),
-            (args.completion, lambda: completion(args.completion, sorted(self.passes.classes))),
+            (args.completion, lambda: completion(args.completion, sorted(self.passes.classes), tuple(self.theirs))),
             (args.graph, self._graph),
         ]
         return next((text() for wanted, text in answers if wanted), None)
@@ -181,18 +172,24 @@ class _Command:
 
     def _input(self) -> tuple[str, str]:
         path = self.args.run_reproducer or self.args.input_file
-        if path is None or path == "-":
-            return "<stdin>", sys.stdin.read()
+        is_stream = path is None or path == "-"
+        name = "<stdin>" if is_stream else path
         if self.args.source == "onnx":
+            if is_stream:
+                raise InputError("--from onnx: a model of ONNX is read from a file, not from standard input")
+            if not Path(path).is_file():
+                raise InputError(f"cannot read '{path}': it is {'a folder' if Path(path).is_dir() else 'no file'}")
             return path, ""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = sys.stdin.read() if is_stream else Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"cannot read '{path}': {reason}") from None
+            raise InputError(f"cannot read '{name}': {reason}") from None
+        if not text.strip():
+            raise InputError(f"'{name}' is empty: there is no module in it")
         if self.args.run_reproducer:
             self._read_header(text, path)
-        return path, text
+        return name, text
 
     def _read_header(self, text: str, path: str) -> None:
         header = dict(re.findall(r"^// (\w+): (.*)$", text, flags=re.M))
@@ -226,13 +223,14 @@ class _Command:
             if not args.disable_verify:
                 verify_located(module, positions)
         if args.reduce:
-            test = Test(args.test, main, args.test_seconds, args.test_prints)
+            test = Test(args.test, main, 60.0 if args.test_seconds is None else args.test_seconds, args.test_prints)
             return self._text(reduced(module, test, lambda line: print(line, file=sys.stderr)))
         self.recording, self.record = Recording(), PassRecord(print_module(module))
         passes = self._passes_for(module)
+        check_shown(args, [item.name for item in passes])
         wanted = args.run or args.run_compiled or args.check_each
         inputs = (
-            with_constants(inputs_of(module, args.inputs, {} if args.source else self.sizes), constants)
+            with_constants(inputs_of(module, args.inputs or "random", {} if args.source else self.sizes), constants)
             if wanted
             else None
         )
@@ -307,7 +305,9 @@ class _Command:
         if checker is not None:
             print(f"checked: {len(passes)} passes; {_worst(*checker.worst)}", file=sys.stderr)
         if args.timing:
-            print(show.time_report(run, [p.level for p in passes], args.timing_display), file=sys.stderr, end="")
+            print(
+                show.time_report(run, [p.level for p in passes], args.timing_display or "list"), file=sys.stderr, end=""
+            )
         if args.statistics:
             print(show.statistics_report(ctx.diagnostics), file=sys.stderr, end="")
         if args.print_pipeline:

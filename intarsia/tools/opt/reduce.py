@@ -77,6 +77,9 @@ class Test:
     def _first(self, code: int, printed: str) -> None:
         if code == 0:
             raise InputError(f"--reduce: the test does not fail on the module as it was read: {self.command}")
+        if code == 2 and shlex.split(self.command)[0] == "passes-opt":
+            said = (printed.strip().splitlines() or ["nothing"])[-1]
+            raise InputError(f"--reduce: the test is no command that passes-opt takes: {said}")
         if not re.search(self.matches, printed):
             last = (printed.strip().splitlines() or ["nothing"])[-1]
             raise InputError(
@@ -172,6 +175,8 @@ def reduced(module: ModuleOp, test: Fails, tell: Callable[[str], None] = lambda 
         for shrink in (_results, _operations, _kernels, _results, _arguments):
             module = _by_halves(module, shrink, test)
         tell(f"{operations(module)} operations after {test.runs} runs of the test")
+    if not before:
+        tell("the test fails without any operation, too: perhaps it does not fail because of the module")
     return module
 
 

@@ -7,13 +7,14 @@ import difflib
 import json
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp, UnknownLoc
 from xdsl.ir import Operation
 
+from ...extend.target import Target
 from ...ir.text import DIALECTS, print_module
 from ...passes.core.base import LEVELS, Pass
 from ...passes.core.context import Diagnostics
@@ -156,6 +157,11 @@ def list_passes(passes: Registry) -> str:
             lines.append(f"{'':<{width + 9}}  {'':<15}  options: {options}")
     lines.append("Every pass also has the option remarks=false. `--help-pass NAME` says more of one.")
     return "\n".join(lines) + "\n"
+
+
+def list_targets(targets: Iterable[Target]) -> str:
+    """A line for each target of `--load`."""
+    return "".join(f"target {t.name}: --emit {t.name}, which reads modules behind '{t.stage}'\n" for t in targets)
 
 
 def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ...ir.interpreter.loops import main_function
-from ...ir.interpreter.run import symbol_source
+from ...ir.interpreter.run import range_text, symbol_source
 from ...ir.symbols import Dim, contiguous_strides, symbol
 from ...ir.types import RefType, TensorType
 from .errors import CommandError, InputError
@@ -86,7 +86,7 @@ def inputs_of(module: ModuleOp, where: str, sizes: Mapping[str, int]) -> Inputs:
         wanted = sizes.get(str(name), hints.get(str(name), max(int(low), 3)))
         if wanted < low or (high is not None and wanted > high):
             if str(name) in sizes:
-                raise InputError(f"--sizes: {name}={wanted} lies outside its range {low} to {high}")
+                raise InputError(f"--sizes: {name}={wanted} lies outside its range {range_text(low, high)}")
             wanted = max(low, min(wanted, high))
         chosen[str(name)] = int(wanted)
     generator = torch.Generator().manual_seed(int(seed or 0))
@@ -102,17 +102,55 @@ def inputs_of(module: ModuleOp, where: str, sizes: Mapping[str, int]) -> Inputs:
 def _read(func: prim.Func, path: str) -> Inputs:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise InputError(f"--inputs: cannot read '{path}': {str(error).splitlines()[0]}") from None
-    count = len(func.block_body.args)
-    if not isinstance(found, list | tuple) or len(found) != count:
+    except OSError as error:
+        raise InputError(f"--inputs: cannot read '{path}': {error.strerror or error}") from None
+    except Exception as error:  # torch reads archives, pickles and what other kinds of files hold
+        said = "" if isinstance(error, pickle.UnpicklingError) else f" ({str(error).splitlines()[0]})"
+        raise InputError(
+            f"--inputs: '{path}' is no file that torch.save made of tensors and numbers alone{said}"
+        ) from None
+    arguments = func.block_body.args
+    if not isinstance(found, list | tuple) or len(found) != len(arguments):
         has = f"a list of {len(found)}" if isinstance(found, list | tuple) else type(found).__name__
-        raise InputError(f"--inputs: '{path}' holds {has}; @main takes a list of {count} tensors and numbers")
+        raise InputError(f"--inputs: '{path}' holds {has}; @main takes a list of {len(arguments)} tensors and numbers")
+    strides = func.get("arg_strides") or (None,) * len(arguments)
+    for k, (value, given) in enumerate(zip(arguments, found, strict=True)):
+        if wrong := _wrong_argument(value, given):
+            raise InputError(f"--inputs: '{path}': argument {k} of @main is {value.type}, and not {wrong}")
     sizes = {}
     for name, argument, dimension, _, _ in func.get("symbols", ()):
         given: Any = found[argument]
         sizes[str(name)] = int(given) if dimension == -1 else symbol_source(given, dimension)
-    return Inputs(sizes, tuple(found))
+    values = {symbol(name): size for name, size in sizes.items()}
+    args = [_laid_out(v, w, given, values) for v, w, given in zip(arguments, strides, found, strict=True)]
+    return Inputs(sizes, tuple(args))
+
+
+def _wrong_argument(value: SSAValue, given: object) -> str:
+    """What an argument is that has not the kind that the program takes; "" where it has."""
+    if not isinstance(value.type, TensorType | RefType):
+        return "" if isinstance(given, int | float | Tensor) else f"a {type(given).__name__}"
+    if not isinstance(given, Tensor):
+        return f"a {type(given).__name__}"
+    if given.dim() != len(value.type.shape) or given.dtype != value.type.dtype.torch:
+        return f"a tensor of {given.dim()} dimensions and {str(given.dtype).removeprefix('torch.')}"
+    return ""
+
+
+def _laid_out(value: SSAValue, wanted: Any, given: Any, sizes: Mapping[Any, int]) -> Any:
+    """The tensor with the strides that the module was made for: code reads memory as it expects it."""
+    if not isinstance(given, Tensor) or not isinstance(value.type, TensorType | RefType):
+        return given
+    steps = _strides_of(value.type, wanted, sizes)
+    if given.stride() == steps:
+        return given
+    return torch.empty_strided(given.shape, steps, dtype=given.dtype).copy_(given)
+
+
+def _strides_of(kind: TensorType | RefType, wanted: Any, sizes: Mapping[Any, int]) -> tuple[int, ...]:
+    if wanted is None:
+        wanted = getattr(kind, "strides", None) or contiguous_strides(tuple(kind.shape))
+    return tuple(_number(d, sizes) for d in wanted)
 
 
 def _random(value: SSAValue, strides: Any, sizes: Mapping[Any, int], generator: torch.Generator) -> Any:
@@ -120,8 +158,7 @@ def _random(value: SSAValue, strides: Any, sizes: Mapping[Any, int], generator: 
     if not isinstance(kind, TensorType | RefType):
         raise InputError(f"random inputs: {kind} is no tensor, and no symbol says what it is; give a file to --inputs")
     shape = tuple(_number(d, sizes) for d in kind.shape)
-    wanted = strides if strides is not None else getattr(kind, "strides", None) or contiguous_strides(tuple(kind.shape))
-    steps = tuple(_number(d, sizes) for d in wanted)
+    steps = _strides_of(kind, strides, sizes)
     if math.prod(shape) > _MOST_ELEMENTS:
         raise InputError(
             f"random inputs: {kind} has {math.prod(shape):,} elements; give smaller sizes, as in --sizes s0=4"
