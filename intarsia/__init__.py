@@ -33,8 +33,8 @@ try:
     from .exchange.from_stablehlo import from_stablehlo
     from .exchange.models.from_onnx import from_onnx
     from .explain.explanation import Explanation, explain
-    from .explain.logs import set_logs, set_logs_from_environment
     from .explain.stages import Lowered, lower
+    from .explain.topics import set_logs, set_logs_from_environment
     from .export.graph import Exported, ExportError, export
     from .faults.leave_out import Culprit, bisect
     from .faults.minify import minify

@@ -109,7 +109,7 @@ class Config:
 
 
 OTHER_VARIABLES: Mapping[str, str] = {
-    "INTARSIA_LOGS": "topics that are written as things happen, such as breaks,recompiles (see intarsia.set_logs)",
+    "INTARSIA_LOGS": "topics that are written as things happen, such as breaks,recompiles; help lists them (see intarsia.set_logs)",
     "INTARSIA_LOGS_FILE": "file that they are added to; default: standard error",
     "INTARSIA_TRACE": "folder that receives a page and a trace of all that one run of a program compiled (docs/report.md)",
     "INTARSIA_PROCESSOR": "compile for an x86 processor with no more than this one has: plain, avx2, avx512, avx512-bf16 or amx",

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import ModuleOp
 from .artifact import graph_key
 from .config import DECIDE_NO_CODE, Config
 from .counters import COUNTERS
-from .explain import logs
+from .explain import logs, program_logs
 from .explain.roofline import WATCH
 from .extend.configured import Passes, pipeline_of
 from .extend.failures import blame, culprits, put_back, with_reproducer
@@ -180,6 +180,7 @@ def _compile(
         without_logits(functional.graph_module, config)
         partition = compute_again(functional, config.memory_budget)
     debug.write_graph("functional", functional.graph_module)
+    logs.imported(functional.graph_module, scope)
     with COUNTERS.phase("import"):
         imported = import_fx(functional)
     program, report = compile_module(imported.module, toolchain, config, passes, debug, scope)
@@ -236,15 +237,8 @@ def _name_of(
     debug: DebugFolder,
 ) -> str | None:
     """The key under which the graph's program may be kept, None where it has to take the whole road."""
-    if (
-        passes
-        or config.passes
-        or config.pipeline
-        or config.verify_each
-        or not config.cache
-        or debug
-        or logs.shows_passes()
-    ):
+    given = passes or config.passes or config.pipeline
+    if given or config.verify_each or not config.cache or debug or logs.shows_passes():
         return None
     plain = repr(replace(config, **_DECIDE_NO_CODE))
     settings = {"config": plain, "toolchain": toolchain.identity, "cpu": cpu_identity(), "gpu": gpu_identity()}
@@ -273,7 +267,7 @@ def _loaded(cache: Cache, entry: Entry, library: Library, config: Config) -> Pro
     except OSError as error:
         cache.drop(entry, error)
         return None
-    logs.generated(program.generated)
+    program_logs.generated(program.generated)
     return program
 
 
@@ -351,11 +345,11 @@ def compile_module(
         made = compile_module(module, toolchain, config, passes, debug, scope, without | theirs)
         _warn_once(blamed)
         return made
-    logs.decided(ctx.diagnostics.remarks)
+    logs.decided(ctx.diagnostics)
     with COUNTERS.phase("emit"):
         generated = replace(generated, ir=print_module(module))
         debug.write_sources(generated, module)
-        logs.generated(generated)
+        program_logs.generated(generated)
     with COUNTERS.phase("c++"):
         memory = results_of(config)
         program = build(
@@ -421,6 +415,7 @@ def backend_for(
             bucket = None if WHOLE in gm.meta else bucket_of(gm)
             parts = [] if bucket is None else split(gm, bucket)
             if parts:
+                logs.split(len(parts), bucket or 0)
                 return compile_parts(gm, parts, backend_for(config, passes, kept))
             run = compile_training(gm, example_inputs, config, passes, kept)
             finalize(run, kept.clear).atexit = False  # AOTAutograd's part of it, which refers to the list, is a cycle

@@ -19,6 +19,7 @@ from torch import fx
 
 from .config import Config
 from .counters import COUNTERS
+from .explain import logs
 from .explain.roofline import WATCH, watching
 from .explain.steps import source_name
 from .extend.configured import Passes, policy_of
@@ -135,6 +136,8 @@ def compile_training(
         with COUNTERS.phase("partition"):
             forward, backward, found = split(joint, config.memory_budget, policy)
         partitions.append(found)
+        logs.joint(joint.module)
+        logs.partitioned(found)
         name_inputs([source_name(n) for n in gm.graph.find_nodes(op="placeholder")], forward.graph, backward.graph)
         return forward, backward
 
@@ -317,6 +320,7 @@ class Half:
         return first
 
     def _compiled(self) -> GraphFunction:
+        logs.half(self.name, self.graph)
         function, report = compile_graph(self.graph, self.inputs, self.config, self.passes, self.name)
         self.writes_last = getattr(function, "writes_last", False)
         report.half, report.partition = self.name, self.partition if self.name == "forward" else None

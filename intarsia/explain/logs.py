@@ -1,25 +1,19 @@
 """Logging by topics: `INTARSIA_LOGS=breaks,recompiles python program.py`, or `intarsia.set_logs("breaks", "recompiles")`.
 
-A topic is the logger `intarsia.<topic>` of Python's logging module, silent until it is switched on. Where the program has set up
-logging, its handlers receive the records; otherwise they go to stderr.
+What is told of captures, of passes and of halves; `topics` has the topics, `program_logs` what is told of finished programs.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import re
-import sys
 import types
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx, nn
 from xdsl.dialects.builtin import ModuleOp
 
-from ..config import suggestion
 from ..frontend.breaks.breaks import Break
 from ..frontend.breaks.pieces import Piece, Step
 from ..frontend.bytecode.instruction import disassemble
@@ -28,117 +22,10 @@ from ..frontend.errors import SourceLine
 from ..frontend.guards.checks import SizeCheck, labelled
 from ..frontend.guards.guards import Guard, GuardSet
 from ..ir.text import print_module
-from ..passes.core.context import Remark
+from ..partition.choose import Partition
+from ..passes.core.context import Diagnostics
 from ..report.record import PassRecord, is_recording, own_work, spent
-from ..targets.build.program import Generated
-from ..targets.triton.program import KERNELS
-
-__all__ = ["TOPICS", "set_logs"]
-
-TOPICS: Mapping[str, str] = types.MappingProxyType(
-    {
-        "breaks": "where graphs break and calls run in eager: the line, the reason, what to do, where the call goes on",
-        "recompiles": "calls that fitted nothing compiled before: what differed, the line that needs it, how to avoid it",
-        "guards": "what is checked before each call, and the lines that need it",
-        "bytecode": "the instructions that are captured, in the normal form of all Python versions",
-        "graph": "captured graphs as FX code",
-        "ir": "the IR as imported and after each pass that changed it (such graphs are compiled anew, not taken from the cache)",
-        "code": "the generated C++ and Triton, and the host program; why a program is not recorded as a CUDA graph",
-        "fusion": "which operations become one kernel, which do not and why, with numbers (such graphs are compiled anew, too)",
-        "timing": "seconds of each phase, as it ends, and of each pass",
-        "cudagraphs": "why a program is not recorded as a CUDA graph",
-    }
-)
-VARIABLE, FILE = "INTARSIA_LOGS", "INTARSIA_LOGS_FILE"
-_OFF = logging.CRITICAL + 10
-_LEVEL = logging.INFO
-
-
-def set_logs(*topics: str, **switches: bool) -> None:
-    """Switch topics on and off.
-
-    `set_logs("breaks", "guards")` logs these and no others, `set_logs("all")` every topic, `set_logs()` none;
-    `set_logs(guards=True, breaks=False)` changes the named ones only.
-
-    Raises:
-        ValueError: an unknown topic, with a suggestion; nothing is changed then.
-    """
-    named = _names(topics)
-    _names(switches)
-    if topics or not switches:
-        for name in TOPICS:
-            _switch(name, name in named)
-    for name in [n for n in ("all", *TOPICS) if n in switches]:
-        for topic in TOPICS if name == "all" else (name,):
-            _switch(topic, bool(switches[name]))
-
-
-def set_logs_from_environment() -> None:
-    """Read `INTARSIA_LOGS`, as the package does when it is imported. Unknown topics are left out with one warning."""
-    words = [w.strip().lower() for w in os.environ.get(VARIABLE, "").split(",") if w.strip()]
-    unknown = [w for w in words if w != "all" and w not in TOPICS]
-    if unknown:
-        warnings.warn(f"the environment variable {VARIABLE}: {_unknown(unknown[0])}", RuntimeWarning, stacklevel=2)
-    if words:
-        set_logs(*(w for w in words if w not in unknown))
-
-
-def enabled(topic: str) -> bool:
-    """Whether anyone reads this topic."""
-    return _LOGGERS[topic].isEnabledFor(_LEVEL)
-
-
-def _names(words: Iterable[str]) -> set[str]:
-    names: set[str] = set()
-    for word in words:
-        if word != "all" and word not in TOPICS:
-            raise ValueError(_unknown(word))
-        names |= set(TOPICS) if word == "all" else {word}
-    return names
-
-
-def _unknown(word: str) -> str:
-    known = [*TOPICS, "all"]
-    return f"unknown log topic {word!r}{suggestion(word, known)}; known: {', '.join(known)}"
-
-
-def _switch(topic: str, on: bool) -> None:
-    _LOGGERS[topic].setLevel(_LEVEL if on else _OFF)
-
-
-class _ToStderr(logging.Handler):
-    """Writes records to the file that was asked for; else to stderr, where the program has set up no logging of its own."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text, file = f"[{record.name.rpartition('.')[2]}] {record.getMessage()}\n", os.environ.get(FILE)
-        try:
-            if file:
-                with open(file, "a", encoding="utf-8", errors="backslashreplace") as out:
-                    out.write(text)
-            elif not (logging.getLogger().handlers or logging.getLogger("intarsia").handlers):
-                sys.stderr.write(text)
-        except (ValueError, OSError):  # a closed stream or a full disk is no reason to stop the program
-            return
-
-
-def _logger(topic: str) -> logging.Logger:
-    logger = logging.getLogger(f"intarsia.{topic}")
-    logger.setLevel(_OFF)
-    if not any(isinstance(h, _ToStderr) for h in logger.handlers):
-        logger.addHandler(_ToStderr())
-    return logger
-
-
-_LOGGERS = {topic: _logger(topic) for topic in TOPICS}
-
-
-def _tell(topic: str, head: str, lines: Iterable[str] = ()) -> None:
-    """One record: a headline, the rest indented."""
-    if not enabled(topic):
-        return
-    indented = [f"    {line}".rstrip() for text in lines for line in text.splitlines() or [""]]
-    _LOGGERS[topic].log(_LEVEL, "%s", "\n".join([head, *indented]))
-
+from .topics import detailed, enabled, tell
 
 # ---- what `history` reports ----
 
@@ -148,20 +35,31 @@ def start(runtime: Any) -> None:
     if enabled("bytecode"):
         code, index = code_of(runtime.target)
         if code is None:
-            _tell("bytecode", f"{runtime.name()}: not a Python function, so that it has no bytecode")
+            tell("bytecode", f"{runtime.name()}: not a Python function, so that it has no bytecode")
         else:
             place = f"{code.co_filename}:{code.co_firstlineno}"
-            _tell("bytecode", f"{runtime.name()} ({place}), from instruction {index} on", instructions(code, index))
+            tell("bytecode", f"{runtime.name()} ({place}), from instruction {index} on", instructions(code, index))
 
 
 def captured(name: str, capture: Capture) -> None:
     """A call was captured."""
     if enabled("graph") and capture.operations:
-        _tell("graph", f"{name}: {count(capture.operations, 'operation')}", [readable(capture.graph_module)])
+        lines = [readable(capture.graph_module), *(_shapes(capture.graph_module) if detailed("graph") else ())]
+        tell("graph", f"{name}: {count(capture.operations, 'operation')}", lines)
+    if enabled("sizes"):
+        checks = [part for part in capture.guards if isinstance(part, SizeCheck)]
+        found = [f"{c.symbol_text(s)} is {source.name()}{place}" for c in checks for s, source, place in c.bindings]
+        rows = [f"{text}{f'    # {at(place)}' if place else ''}" for c in checks for text, place in size_lines(c)]
+        tell("sizes", f"{name}: {count(len(found), 'symbol')}", [*found, *rows])
+    if enabled("effects"):
+        written = ["inputs of the graph are written to"] if capture.writes else []
+        tell("effects", f"{name}: {count(len(capture.changes) + len(written), 'effect')}", [*capture.changes, *written])
+    if enabled("entry"):
+        tell("entry", name, [capture.entry.text()])
     if enabled("guards"):
         lines = [f"{text}{f'    # {at(place)}' if place else ''}" for text, place in guard_lines(capture.guards)]
         rows = [*lines, "as a program:", *(f"    {row}" for row in capture.guards.code.splitlines())]
-        _tell("guards", f"{name}: {count(len(lines), 'check')}", rows)
+        tell("guards", f"{name}: {count(len(lines), 'check')}", rows)
 
 
 def recompile(runtime: Any, miss: Any, reason: str) -> None:
@@ -172,7 +70,7 @@ def recompile(runtime: Any, miss: Any, reason: str) -> None:
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
     entries = len(runtime.entries)
     head = f"{runtime.name()}{where} fits none of {count(entries, 'variant')} (at most {runtime.limit} are kept)"
-    _tell("recompiles", head, miss_lines(miss) or [reason])
+    tell("recompiles", head, miss_lines(miss) or [reason])
 
 
 def broke(name: str, capture: Capture | None, broken: Break) -> None:
@@ -186,13 +84,13 @@ def broke(name: str, capture: Capture | None, broken: Break) -> None:
     lines = [after, *callers(broken)]
     lines += [f"why: {broken.reason}", f"what to do: {broken.advice}"]
     ways = [] if capture is None else where_it_goes_on(capture)
-    _tell("breaks", line(place), [*lines, *([f"the call goes on {' or '.join(ways)}"] if ways else [])])
+    tell("breaks", line(place), [*lines, *([f"the call goes on {' or '.join(ways)}"] if ways else [])])
 
 
 def fell_back(name: str, filename: str, lineno: int, text: str, reason: str) -> None:
     """A call runs in eager."""
     if enabled("breaks"):
-        _tell("breaks", f"{filename}:{lineno}: {text}", [f"{name} runs in eager", f"why: {reason}"])
+        tell("breaks", f"{filename}:{lineno}: {text}", [f"{name} runs in eager", f"why: {reason}"])
 
 
 # ---- what `backend` reports ----
@@ -200,29 +98,35 @@ def fell_back(name: str, filename: str, lineno: int, text: str, reason: str) -> 
 
 def shows_passes() -> bool:
     """Whether someone wants to see passes at work: then nothing comes out of the cache."""
-    return enabled("ir") or wants_remarks()
+    return any(map(enabled, ("ir", "passes", "statistics", "aten"))) or wants_remarks()
 
 
 def wants_remarks() -> bool:
     """Whether someone wants to know what passes decided, and why."""
-    return enabled("fusion") or is_recording()
+    return enabled("fusion") or enabled("remarks") or is_recording()
 
 
-def decided(remarks: Iterable[Remark]) -> None:
-    """What passes have decided about one graph."""
-    if enabled("fusion"):
-        found = [
-            f"{r.kind}: {r.message}{f'    # {r.location}' if r.location else ''}"
-            for r in remarks
-            if r.pass_name == "fuse"
-        ]
-        _tell("fusion", count(len(found), "decision"), found)
+def decided(diagnostics: Diagnostics) -> None:
+    """What passes have decided about one graph, and what they counted."""
+    for topic in ("fusion", "remarks"):
+        if enabled(topic):
+            found = [r for r in diagnostics.remarks if (r.pass_name == "fuse") == (topic == "fusion")]
+            lines = [
+                f"{'' if topic == 'fusion' else f'{r.pass_name}: '}{r.kind}: {r.message}"
+                f"{f'    # {r.location}' if r.location else ''}"
+                for r in found
+            ]
+            tell(topic, count(len(found), "decision"), lines)
+    if enabled("statistics"):
+        table = diagnostics.statistics
+        rows = [f"{name}: {what}: {number}" for name, counts in table.items() for what, number in counts.items()]
+        tell("statistics", count(len(rows), "count"), rows)
 
 
 def spent_on(phase: str, seconds: float) -> None:
     """A phase has ended, or a pass."""
     if enabled("timing"):
-        _tell("timing", f"{phase}: {seconds:.4f} s")
+        tell("timing", f"{phase}: {seconds:.4f} s")
 
 
 class PassLog:
@@ -232,12 +136,15 @@ class PassLog:
         self.text = text
         self.record = PassRecord(text) if is_recording() else None
         if enabled("ir"):
-            _tell("ir", "as imported", [text])
+            tell("ir", "as imported", [text])
 
     def on_pass(self, name: str, module: ModuleOp, seconds: float, phase: str) -> None:
         """After each pass; see `passes.core.run.run_pipeline`."""
         if phase == "after":
             spent_on(f"pass {name}", seconds)
+            if enabled("passes"):
+                size = sum(1 for _ in module.walk())
+                tell("passes", f"{name}: {count(size, 'operation')}, {seconds:.4f} s")
         if phase != "after" or not (self.record is not None or enabled("ir")):
             return
         spent(name, seconds, "pass")
@@ -248,23 +155,44 @@ class PassLog:
         if self.record is not None:
             self.record.behind(name, text, seconds)
         if text == self.text:
-            _tell("ir", f"after {name}: the same")
+            tell("ir", f"after {name}: the same")
         else:
-            _tell("ir", f"after {name}", [text])
+            tell("ir", f"after {name}", [text])
         self.text = text
 
 
-def generated(program: Generated) -> None:
-    """The text that a graph became."""
-    if enabled("code"):
-        if program.gpu is not None:
-            _tell("code", f"{KERNELS}, for Triton", [program.gpu.text])
-        for unit in program.units:
-            _tell("code", f"{unit.name}.cpp", [unit.text])
-        _tell("code", "the host program", [program.host.text])
-    if program.host.gpu is not None and program.host.not_recorded:
-        for topic in ("code", "cudagraphs"):
-            _tell(topic, f"not recorded as a CUDA graph: {program.host.not_recorded}")
+def imported(graph: fx.GraphModule, half: str = "") -> None:
+    """A graph in ATen operators is about to become IR."""
+    if enabled("aten"):
+        tell("aten", half or "a graph without gradients", [readable(graph)])
+
+
+def joint(graph: fx.GraphModule) -> None:
+    """Forward and backward as one graph."""
+    if enabled("joint"):
+        tell("joint", count(len(graph.graph.nodes), "node"), [readable(graph)])
+
+
+def partitioned(found: Partition) -> None:
+    """What forward saves for backward."""
+    if enabled("partition"):
+        again = ", ".join(f"{number} x {name}" for name, number in found.again.items())
+        saved = [
+            f"{s.name}: {s.type}, {s.bytes:,} bytes{f'    # {at(s.place)}' if s.place else ''}" for s in found.saved
+        ]
+        head = f"{count(len(saved), 'tensor')} saved, {found.bytes:,} bytes (from {found.least:,} to {found.most:,})"
+        tell("partition", head, [*(saved if detailed("partition") else ()), f"computed again: {again or 'nothing'}"])
+
+
+def half(name: str, graph: fx.GraphModule) -> None:
+    """A half of a graph with gradients is about to be compiled."""
+    if enabled("backward"):
+        tell("backward", f"{name}: {count(len(graph.graph.nodes), 'node')} are compiled")
+
+
+def split(parts: int, bucket: int) -> None:
+    """A graph is compiled in parts, so that gradients are sent early."""
+    tell("distributed", f"{count(parts, 'part')}, for buckets of {bucket:,} bytes")
 
 
 # ---- words ----
@@ -288,6 +216,14 @@ def line(place: SourceLine) -> str:
 def callers(broken: Break) -> list[str]:
     """The lines through which the program came to a break, innermost first."""
     return [f"called from {line(f)}" for f in broken.frames[::-1] if f != broken.place][:5]
+
+
+def _shapes(gm: fx.GraphModule) -> Iterator[str]:
+    """The value of each node, as far as it is known."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("example_value", node.meta.get("val"))
+        if isinstance(value, torch.Tensor):
+            yield f"{node.name}: {str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}, {value.device}"
 
 
 def readable(gm: fx.GraphModule) -> str:

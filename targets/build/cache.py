@@ -31,6 +31,7 @@ import platformdirs
 from .locks import locked
 
 _log = logging.getLogger("intarsia")
+_topic = logging.getLogger("intarsia.cache")  # of `intarsia.set_logs`
 
 MAX_BYTES = 2 << 30
 FORMAT = 2
@@ -158,8 +159,11 @@ class Cache:
         try:
             entry = _read(folder, key)
             self.used.add(key)
+            _topic.info("found %s", key[:12])
+            _topic.debug("    in %s", folder)
             return entry
         except FileNotFoundError:
+            _topic.info("not there: %s", key[:12])
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             if (folder / "meta.json").exists():  # else another process has just cleaned up
@@ -172,6 +176,7 @@ class Cache:
         self._warn_once(
             "useless", f"dropped a cache entry that cannot be loaded, it will be built again: {entry.folder} ({reason})"
         )
+        _topic.info("dropped %s: %s", entry.folder.name[:12], reason)
         self._remove(entry.folder)
 
     def put(self, key: str, files: Mapping[str, bytes | str | Path], meta: Mapping[str, Any] | None = None) -> Entry:
@@ -195,6 +200,8 @@ class Cache:
             except OSError as second:
                 raise NoRoom(f"compiled code cannot be kept in {self.root}: {_short(second)}") from second
         self.used.add(key)
+        _topic.info("kept %s: %d files, %d bytes", key[:12], len(data), sum(map(len, data.values())))
+        _topic.debug("    in %s", entry.folder)
         self._puts += 1
         if self._puts % CLEAN_EVERY == 1 and self._cleaning_is_due():
             self.clean()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import shutil
 import time
@@ -35,6 +36,7 @@ from .load import Calls, call_name
 from .load import Library as SharedLibrary
 from .toolchain import CompilerError, Progress, Source, Toolchain, compile_sources
 
+_topic = logging.getLogger("intarsia.compiler")  # of `intarsia.set_logs`
 HOST = "host.bin"  # of an entry: the host program as it is loaded; "host.py" is for readers
 
 
@@ -218,6 +220,10 @@ def _compiled(
     if made:
         seconds["triton"] = time.perf_counter() - start
     seconds["c++"] = time.perf_counter() - start
+    if made or libraries:
+        what = [f"{unit.name}.cpp ({len(unit.text)} characters)" for unit in generated.units]
+        what += [f"{len(made)} kernels of Triton"] if made else []
+        _topic.info("compiled %s in %.2f s", " and ".join(what), seconds["c++"])
     files: dict[str, bytes | str | Path] = {path.name: path for path in libraries}
     files |= {f"{unit.name}.cpp": unit.text for unit in generated.units}
     files |= {"host.py": generated.host.text, "module.ir": generated.ir}

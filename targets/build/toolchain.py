@@ -31,6 +31,7 @@ from typing import IO
 from .processes import ProcessGroup
 
 log = logging.getLogger("intarsia")
+_topic = logging.getLogger("intarsia.compiler")  # of `intarsia.set_logs`
 HEADER_DIR = Path(__file__).resolve().parents[1] / "cpp" / "include"
 COMPILERS = ("g++", "clang++", "c++")
 # No -ffast-math: NaN, infinities and signed zeros mean what they mean in eager. Contraction is off because a*b - a*b must be 0, as
@@ -512,6 +513,7 @@ def _start(job: _Job, group: ProcessGroup) -> None:
     except OSError as error:
         raise CompilerError(job.source, job.command, 127, str(error)) from error
     job.started = time.monotonic()
+    _topic.debug("    %s", shlex.join(map(str, job.command)))
 
 
 def _finish(job: _Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -18,6 +19,8 @@ from ..build.versions import torch_build
 __all__ = ["Measurements"]
 
 T = TypeVar("T", str, float)
+
+_log = logging.getLogger("intarsia.autotuning")  # a topic of `intarsia.set_logs`
 
 
 class Measurements:
@@ -41,8 +44,10 @@ class Measurements:
                 self.table = self._read()
             found = self.table.get(key)
             if holds(found):
+                _log.debug("known: %s: %s", key, found)
                 return found  # type: ignore[return-value]  # it is what was measured
             made = measure()
+            _log.info("measured: %s: %s", key, made)
             if made:
                 self.table[key] = made
                 self._add(key, made)

@@ -34,6 +34,7 @@ from .seeds import FixedSeed
 __all__ = ["STATISTICS", "WARM", "Halves", "Recorded", "recorded_bytes"]
 
 log = logging.getLogger("intarsia")
+_topic = logging.getLogger("intarsia.cudagraphs")  # of `intarsia.set_logs`
 Run = Callable[..., Sequence[Any]]
 LIMIT = 8  # recordings of one program at a time: for so many sizes, places and streams
 WORTH = 50  # playbacks that pay for a recording: beyond the limit and for places that move, only so many are made
@@ -430,6 +431,7 @@ class Recorded:
         self.recorded += 1
         self.endings += ending is not None
         STATISTICS.recordings += 1
+        _topic.info("recorded: %d memories, %d written back", len(memories), len(back))
         drawn = seed if seed.asked else None
         made = Recording(replay, memories, back, makers, place, held, ours, drawn, ending, last=self.calls)
         place.sweep()
@@ -545,3 +547,4 @@ class Recorded:
         self.places.clear()
         STATISTICS.refused.append(reason)
         log.info("a program is not recorded as a CUDA graph: %s", reason)
+        _topic.info("not recorded as a CUDA graph: %s", reason)

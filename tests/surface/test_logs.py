@@ -10,7 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import intarsia
-from intarsia.explain.logs import TOPICS
+from intarsia.explain import logs
+from intarsia.explain.topics import TOPICS
+from intarsia.targets.measure.store import Measurements
 
 
 @pytest.fixture(autouse=True)
@@ -180,6 +182,97 @@ def test_environment(tmp_path):
     assert "INTARSIA_LOGS: unknown log topic 'recompile'; did you mean 'recompiles'?" in done.stderr
     said_first, said_last = done.stdout.split("hello\n", 1)
     assert said_first == "" and said_last.count("intarsia.breaks| ") == 1 and said_last.count("hello\n") == 1
+
+
+SAYS = {  # a topic -> what it says of `step` below
+    "breaks": "why: ",
+    "recompiles": "fits none of 1 variant",
+    "guards": "x: float32(any, any)",
+    "sizes": "s0 is x.shape[0]",
+    "bytecode": "LOAD_FAST 'x'",
+    "graph": "add: float32(s",
+    "effects": "counted.cell_contents.calls",
+    "entry": "return MISS",
+    "aten": "torch.ops.aten.mm.default",
+    "joint": "_softmax_backward_data",
+    "partition": "computed again: ",
+    "backward": "backward: ",
+    "passes": "fuse: ",
+    "ir": "after fuse",
+    "remarks": "decompose: extern: ",
+    "fusion": "fused: ",
+    "statistics": "fuse: kernels: ",
+    "memory": "arena at 0, steps ",
+    "cost": "aten.mm 5x8 8x16: ",
+    "calls": "aten.mm.default    # ",
+    "code": "def make():",
+    "kernels": 'extern "C" int',
+    "host": "def run(",
+    "compiler": "compiled kernels0.cpp (",
+    "cache": "kept ",
+    "timing": "pass fuse: ",
+}
+ELSEWHERE = {"distributed", "autotuning", "cudagraphs"}
+
+
+class Counted:
+    calls = 0
+
+
+def test_each_topic_says_something(caplog, monkeypatch, tmp_path):
+    """All topics with their details on one training step that breaks and compiles again."""
+    monkeypatch.setenv("INTARSIA_CACHE_DIR", str(tmp_path))
+    counted = Counted()
+
+    def step(x, w, b):
+        counted.calls = counted.calls + 1
+        h = torch.relu(x @ w + b)
+        print("half of the step")
+        return torch.softmax(h, -1).sum()
+
+    intarsia.reset()
+    intarsia.set_logs("+all")
+    with torch.enable_grad():
+        fast = intarsia.compile(step, dynamic=True)
+        w, b = torch.randn(8, 16, requires_grad=True), torch.randn(16, requires_grad=True)
+        fast(torch.randn(5, 8), w, b).backward()
+        fast(torch.randn(5, 8, dtype=torch.float64), w.double(), b.double())
+    intarsia.set_logs()
+    assert SAYS.keys() | ELSEWHERE == set(TOPICS)
+    for topic, text in SAYS.items():
+        assert any(text in message for message in said(caplog, topic)), (topic, said(caplog, topic))
+
+
+def test_topics_of_measurements_and_of_several_processes(caplog, tmp_path):
+    intarsia.set_logs("+autotuning", "distributed")
+    for _ in range(2):
+        assert Measurements(tmp_path, "cpu").get("a product", lambda: "ours", lambda found: bool(found)) == "ours"
+    assert said(caplog, "autotuning") == ["measured: a product: ours", "known: a product: ours"]
+    logs.split(2, 1 << 20)
+    assert said(caplog, "distributed") == ["2 parts, for buckets of 1,048,576 bytes"]
+
+
+def levels():
+    loggers = {t: logging.getLogger(f"intarsia.{t}") for t in TOPICS}
+    return {t: log.level for t, log in loggers.items() if log.level <= logging.INFO}
+
+
+def test_details_and_what_is_left_out():
+    intarsia.set_logs("-ir", "+memory", "all", "-code")
+    assert levels().keys() == set(TOPICS) - {"ir", "code"}
+    assert {t for t, level in levels().items() if level == logging.DEBUG} == {"memory"}
+    intarsia.set_logs("+all", "cache")
+    assert levels() == dict.fromkeys(TOPICS, logging.DEBUG) | {"cache": logging.INFO}
+    with pytest.raises(ValueError, match=r"unknown log topic 'memry'; did you mean 'memory'\?"):
+        intarsia.set_logs("+memry")
+
+
+def test_help_lists_the_topics_and_changes_nothing(capsys):
+    intarsia.set_logs("cache")
+    intarsia.set_logs("help")
+    text = capsys.readouterr().err
+    assert all(f"  {topic} " in text for topic in TOPICS) and "+topic adds details" in text
+    assert on() == {"cache"}
 
 
 def test_fusion_timing_and_a_file(tmp_path, monkeypatch, capsys):

@@ -161,7 +161,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def completion(shell: str, passes: list[str], theirs: tuple[str, ...] = ()) -> str:
+def completion(shell: str, passes: tuple[str, ...], theirs: tuple[str, ...] = ()) -> str:
     """A script for a shell: `eval "$(passes-opt --completion bash)"`; with `--load` it knows passes and targets of others, too."""
     values = {"--target": (*TARGETS, *theirs), "--until": (*passes, *LEVELS), "--emit": (*EMITTED, *theirs)}
     values |= {"--help-pass": passes, "--from": SOURCES, "--timing-display": ("list", "tree", "json")}

@@ -161,7 +161,10 @@ class _Command:
             (args.list, lambda: show.list_passes(self.passes) + show.list_targets(self.theirs.values())),
             (args.help_pass, lambda: show.help_pass(type(self.passes.make(args.help_pass)))),
             (args.show_dialects, show.show_dialects),
-            (args.completion, lambda: completion(args.completion, sorted(self.passes.classes), tuple(self.theirs))),
+            (
+                args.completion,
+                lambda: completion(args.completion, tuple(sorted(self.passes.classes)), tuple(self.theirs)),
+            ),
             (args.graph, self._graph),
         ]
         return next((text() for wanted, text in answers if wanted), None)

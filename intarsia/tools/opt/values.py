@@ -119,8 +119,8 @@ def _read(func: prim.Func, path: str) -> Inputs:
             raise InputError(f"--inputs: '{path}': argument {k} of @main is {value.type}, and not {wrong}")
     sizes = {}
     for name, argument, dimension, _, _ in func.get("symbols", ()):
-        given: Any = found[argument]
-        sizes[str(name)] = int(given) if dimension == -1 else symbol_source(given, dimension)
+        source: Any = found[argument]
+        sizes[str(name)] = int(source) if dimension == -1 else symbol_source(source, dimension)
     values = {symbol(name): size for name, size in sizes.items()}
     args = [_laid_out(v, w, given, values) for v, w, given in zip(arguments, strides, found, strict=True)]
     return Inputs(sizes, tuple(args))
