@@ -68,6 +68,8 @@ from .tools.debug import FUNCTION
 
 _WORTH_TAKING = 1 << 20  # bytes that are saved, from which on it is worth another form of the host program
 _ARRIVING = "tangents"  # how AOTAutograd names the inputs of backward that are gradients
+# A graph, its inputs, settings, passes of others, and "forward" or "backward".
+CompileHalf = Callable[[fx.GraphModule, Sequence[Any], Config, Passes, str], tuple[GraphFunction, Report]]
 
 __all__ = ["compile_training", "needs_gradients"]
 
@@ -97,15 +99,17 @@ def compile_training(
     config: Config,
     passes: Passes = (),
     reports: list[Report] | None = None,
+    compile_half: CompileHalf = compile_graph,
 ) -> GraphFunction:
     """Compile a graph and its backward: the callable's results record their gradients.
 
-    The report of the forward graph is appended to `reports`, that of the backward graph when it first runs.
+    The report of the forward graph is appended to `reports`, that of the backward graph when it first runs. `compile_half` makes the
+    function of each half; `faults` looks at them by one of its own.
     """
     if not torch.is_grad_enabled():
         # It switches them on: as where they are on, with a beginning that switches them off.
         with torch.enable_grad():
-            traced = compile_training(_begun_without_grad(gm), example_inputs, config, passes, reports)
+            traced = compile_training(_begun_without_grad(gm), example_inputs, config, passes, reports, compile_half)
 
         def run(*args: Any) -> Sequence[Any]:
             with torch.enable_grad():
@@ -120,7 +124,7 @@ def compile_training(
         def later(graph: fx.GraphModule, inputs: Sequence[Any]) -> GraphFunction:
             if name not in halves:
                 graph.meta[FUNCTION] = gm.meta.get(FUNCTION, "")
-                halves[name] = Half(name, graph, list(inputs), config, passes, reports, watch)
+                halves[name] = Half(name, graph, list(inputs), config, passes, reports, watch, compile_half)
             return halves[name]
 
         return later
@@ -155,7 +159,7 @@ def compile_training(
         random = halves["forward"].random
         made_of = halves["backward"].depends if "backward" in halves else []
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-        again = partial(compile_training, config=config, passes=passes, reports=reports)
+        again = partial(compile_training, config=config, passes=passes, reports=reports, compile_half=compile_half)
         made = as_assumed(made, gm)
         run = twice_differentiable(after_the_call(made), gm, lambda: not cast and not random, made_of, again)
         # AOTAutograd writes to inputs after the forward half.
@@ -209,6 +213,7 @@ class Half:
         passes: Passes,
         reports: list[Report] | None,
         watch: Any,
+        compile_half: CompileHalf = compile_graph,
     ) -> None:
         self.tokens = without_tokens(graph.graph)
         self.random = draws(graph.graph)
@@ -219,6 +224,7 @@ class Half:
         graph.recompile()
         self.name, self.graph, self.inputs = name, graph, inputs
         self.config, self.passes, self.reports, self.watch = config, passes, reports, watch
+        self.compile_half = compile_half
         self.recording = now_recording()  # backward is compiled later, perhaps by another thread
         self.visible = graph.meta.get(VISIBLE) if name == "forward" else 0
         self.function: GraphFunction | None = None
@@ -236,7 +242,8 @@ class Half:
         half = self.others.get(missing)
         if half is None:
             graph = without(self.graph, _arriving(self.graph.graph), missing)
-            half = Half(self.name, graph, self.inputs, self.config, self.passes, self.reports, self.watch)
+            given = self.config, self.passes, self.reports, self.watch, self.compile_half
+            half = Half(self.name, graph, self.inputs, *given)
             half.tokens, half.partition, half.halves = self.tokens, self.partition, self.halves
             half.recording = self.recording
             if self.others or self.function is not None:
@@ -321,7 +328,7 @@ class Half:
 
     def _compiled(self) -> GraphFunction:
         logs.half(self.name, self.graph)
-        function, report = compile_graph(self.graph, self.inputs, self.config, self.passes, self.name)
+        function, report = self.compile_half(self.graph, self.inputs, self.config, self.passes, self.name)
         self.writes_last = getattr(function, "writes_last", False)
         report.half, report.partition = self.name, self.partition if self.name == "forward" else None
         if self.tokens:

@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ..config import Config
 from ..frontend.functional.trace import functionalize
+from ..frontend.gradients.nodes import has_gradients
 from ..graph_compiler import GraphFunction, compile_graph, machine, pipeline_of
 from ..ir.fx.importer import import_fx, user_line
 from ..ir.interpreter.run import run_user
@@ -42,6 +43,7 @@ class Graph:
     Attributes:
         gm: the graph.
         values: copies of its inputs.
+        half: "forward" or "backward" of a graph with gradients, else "".
         stages: the imported module, then that behind each pass that changed it.
         constants: tensors of the graph's own that the module takes last.
         failure: the pass that raised, and what.
@@ -51,6 +53,7 @@ class Graph:
     values: list[Any]
     config: Config
     passes: Sequence[Pass]
+    half: str = ""
     stages: list[Stage] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
     failure: Exception | None = None
@@ -59,13 +62,18 @@ class Graph:
     def __post_init__(self) -> None:
         self.wanted, self.gold = _eager(self.gm, self.values), _golden(self.gm, self.values)
 
+    @property
+    def scope(self) -> str:
+        """What kind of graph the passes are told that it is."""
+        return self.half or "inference"
+
     def lower(self, example_inputs: Sequence[Any]) -> None:
         """Take the graph through the passes, and keep the text behind each."""
         functional = functionalize(self.gm, example_inputs)
         without_logits(functional.graph_module, self.config)
         imported = import_fx(functional)
         module, self.constants = imported.module, list(imported.constants)
-        pipeline = pipeline_of(self.config, self.passes, gpu=is_for_gpu(module))
+        pipeline = pipeline_of(self.config, self.passes, gpu=is_for_gpu(module), scope=self.scope)
         self.ctx = CompileContext(machine(find_toolchain(), self.config), Diagnostics())
         self.stages = [Stage(None, print_module(module))]
         ahead = iter(pipeline)
@@ -90,7 +98,7 @@ class Graph:
         """Whether compiled code does."""
         settings = {"cache": False, "on_error": "raise"}
         config = Config.from_environment({**settings, "pipeline": self.config.pipeline})
-        return self.compared(compile_graph(self.gm, self.values, config, tuple(self.passes))[0])
+        return self.compared(compile_graph(self.gm, self.values, config, tuple(self.passes), self.scope)[0])
 
     def compared(self, function: GraphFunction) -> Verdict:
         """Whether a function gives what eager gives, and writes what it writes."""
@@ -104,16 +112,21 @@ class Graph:
     @property
     def place(self) -> str:
         """The user's line that it begins with."""
-        lines = (user_line(node.meta.get("stack_trace")) for node in self.gm.graph.nodes)
-        found = next((line for line in lines if line is not None), None)
-        return "" if found is None else f"{found.filename.data}:{found.line.data}"
+        return place_of(self.gm)
+
+
+def place_of(gm: fx.GraphModule) -> str:
+    """The user's line that a graph begins with."""
+    lines = (user_line(node.meta.get("stack_trace")) for node in gm.graph.nodes)
+    found = next((line for line in lines if line is not None), None)
+    return "" if found is None else f"{found.filename.data}:{found.line.data}"
 
 
 def _eager(function: Callable[..., Any], values: Sequence[Any]) -> dict[str, Any]:
     """The results of a call with copies of the inputs, and what the inputs are afterwards."""
     given = copied(list(values))
     torch.manual_seed(0)
-    with torch.no_grad():
+    with torch.set_grad_enabled(isinstance(function, fx.GraphModule) and has_gradients(function.graph)):
         results = pytree.tree_leaves(function(*given))
     return {"result": results, "input": given}
 

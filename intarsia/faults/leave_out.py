@@ -18,16 +18,18 @@ from ..config import Config
 from ..explain.history import History
 from ..explain.text import short
 from ..frontend.runtime.callable import compile_callable
-from ..graph_compiler import backend_for, pipeline_of
+from ..graph_compiler import Report, backend_for, compile_graph, pipeline_of
 from ..ir.fx.importer import user_line
 from ..ir.syntax import visible
 from ..passes.core.base import Pass
 from ..passes.core.syntax import pipeline_text
 from ..testing import Undecided, check
 from ..tools.opt.bisect import kept_passes
+from ..training import CompileHalf, compile_training, needs_gradients
 from .prefix import first_wrong
 
 Test = Callable[[Callable[..., Any]], bool]
+HALVES = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Culprit:
         wrong: whether the compiled function is wrong at all.
         graph: the number of the graph that alone makes it wrong, counted from 1; 0 where it takes several, or none.
         pass_name: the first pass with which that graph is wrong, "" where it is wrong without all passes that can be left out.
+        half: "forward" or "backward", where one of them alone makes it wrong; "" of a graph without gradients, or where it takes both.
         operation, line: the last operation of the shortest beginning of the graph that is wrong when compiled, and the user's line.
         trials: how often the function was compiled.
     """
@@ -48,6 +51,7 @@ class Culprit:
     operation: str = ""
     line: str = ""
     trials: int = 0
+    half: str = ""
 
     def __bool__(self) -> bool:
         return self.wrong
@@ -57,7 +61,8 @@ class Culprit:
             return "nothing is wrong"
         if not self.graph:
             return f"no graph alone makes it wrong ({self.trials} trials)"
-        lines = [f"graph {self.graph} makes it wrong ({self.trials} trials)"]
+        half = f" ({self.half})" if self.half else ""
+        lines = [f"graph {self.graph}{half} makes it wrong ({self.trials} trials)"]
         lines.append(f"  pass: {self.pass_name or 'none: it is wrong without every pass that can be left out'}")
         lines += [f"  operation: {self.operation}"] if self.operation else []
         lines += [f"  line: {short(self.line)}"] if self.line else []
@@ -70,7 +75,8 @@ def bisect(fn: Any, *args: Any, passes: Sequence[Pass] = (), test: Test | None =
     Args:
         passes: passes of others, as for `compile`; each trial makes them anew from their options.
         test: is given a compiled function, calls it, and says whether it is wrong. Left out: it is called once on copies of the
-            arguments and compared with eager by the accuracy rule; one that raises is wrong where eager does not raise the same.
+            arguments and compared with eager by the accuracy rule; one that raises is wrong where eager does not raise the same. Where
+            gradients are on, those of arguments and parameters are compared, too.
 
     Raises:
         TypeError: `fn` is nothing that can be compiled.
@@ -83,8 +89,9 @@ def bisect(fn: Any, *args: Any, passes: Sequence[Pass] = (), test: Test | None =
     alone = next((number for number in range(1, len(graphs) + 1) if trials.wrong({number})), 0)
     if not alone:
         return Culprit(True, trials=trials.count)
+    trials.half = next((half for half in HALVES if trials.halves and trials.wrong({alone}, half=half)), "")
     gpu = any(isinstance(a, torch.Tensor) and a.is_cuda for a in args)
-    pipeline = pipeline_of(trials.config, passes, gpu=gpu)
+    pipeline = pipeline_of(trials.config, passes, gpu=gpu, scope=trials.half or "inference")
     name = ""
     if not trials.wrong({alone}, _limited(pipeline, 0)):
         limit = first_wrong(len(pipeline), lambda n: trials.wrong({alone}, _limited(pipeline, n)))
@@ -94,7 +101,7 @@ def bisect(fn: Any, *args: Any, passes: Sequence[Pass] = (), test: Test | None =
     node = nodes[at - 1] if at else None
     place = None if node is None else user_line(node.meta.get("stack_trace"))
     line = "" if place is None else f"{place.filename.data}:{place.line.data}"
-    return Culprit(True, alone, name, "" if node is None else node.format_node() or "", line, trials.count)
+    return Culprit(True, alone, name, "" if node is None else node.format_node() or "", line, trials.count, trials.half)
 
 
 def _limited(pipeline: Sequence[Pass], limit: int) -> str:
@@ -104,7 +111,7 @@ def _limited(pipeline: Sequence[Pass], limit: int) -> str:
 def _differs(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Test:
     def wrong(compiled: Callable[..., Any]) -> bool:
         try:
-            check(fn, args, kwargs, compiled=compiled, calls=1)
+            check(fn, args, kwargs, compiled=compiled, calls=1, gradients=torch.is_grad_enabled())
         except AssertionError:
             return True
         except Undecided:
@@ -123,15 +130,28 @@ class _Trials:
     config: Config
     passes: Sequence[Pass]
     count: int = 0
+    half: str = ""  # of graphs with gradients the one half that is compiled; "": both
+    halves: bool = False  # whether a graph had halves, the last time
 
     def __post_init__(self) -> None:
         self.graphs: list[fx.GraphModule] = []
 
-    def wrong(self, compiled: Collection[int] | None, pipeline: str = "", operations: int | None = None) -> bool:
-        """Whether the function is wrong where these graphs are compiled (None: all), by these passes, up to this operation."""
+    def wrong(
+        self, compiled: Collection[int] | None, pipeline: str = "", operations: int | None = None, half: str = ""
+    ) -> bool:
+        """Whether the function is wrong where these graphs are compiled (None: all), by these passes, up to this operation, or this half."""
         self.count += 1
         self.graphs = []
-        inner = backend_for(replace(self.config, pipeline=pipeline, on_error="raise"), tuple(self.passes))
+        config = replace(self.config, pipeline=pipeline, on_error="raise")
+        whole, alone = backend_for(config, tuple(self.passes)), half or self.half
+        self.halves = False
+
+        def inner(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            has_halves = needs_gradients(gm, example_inputs)
+            self.halves |= has_halves
+            if not (has_halves and alone):
+                return whole(gm, example_inputs)
+            return compile_training(gm, example_inputs, config, tuple(self.passes), compile_half=_only(alone))
 
         def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             self.graphs.append(gm)
@@ -146,6 +166,19 @@ class _Trials:
             if operations is None:
                 raise
             return False
+
+
+def _only(half: str) -> CompileHalf:
+    """Compiles one half, and leaves the other one in eager."""
+
+    def compile_half(
+        graph: fx.GraphModule, inputs: Sequence[Any], config: Config, passes: Any, name: str
+    ) -> tuple[Callable[..., Any], Report]:
+        if name == half:
+            return compile_graph(graph, inputs, config, passes, name)
+        return graph.forward, Report(half=name)
+
+    return compile_half
 
 
 def _operations(gm: fx.GraphModule) -> list[fx.Node]:

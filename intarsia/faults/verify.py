@@ -8,10 +8,9 @@ right, compiled code is compared, then each kernel by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from ..compile import check_function
@@ -30,11 +29,13 @@ from ..passes.core.run import PassFailure
 from ..testing import copied, same
 from ..tools.opt.check import run_on_target
 from ..tools.opt.values import Inputs, agree
-from .graphs import Graph
+from ..training import needs_gradients
+from .gradients import compared_with_eager
+from .graphs import Graph, place_of
 from .prefix import body, first_wrong, prefix, wide_values, widened
 from .single import single, written
 
-IMPORT, PASS, CODE = "capture or import", "pass", "generated code"
+IMPORT, PASS, CODE, SPLIT = "capture or import", "pass", "generated code", "the split into forward and backward"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Finding:
 
     Attributes:
         graph: its number, counted from 1; `place` is the user's line that it begins with.
-        stage: "capture or import", "pass" or "generated code".
+        half: "forward" or "backward" of a graph with gradients, else "".
+        stage: "capture or import", "pass", "generated code", or "the split into forward and backward".
         pass_name: the pass behind which the interpreter gives another result.
         operation: the first operation that the pass, or the code, gets wrong, as text; "" where none alone is.
         line: the user's line of that operation.
@@ -63,9 +65,12 @@ class Finding:
     before: str = field(default="", repr=False)
     item: Pass | None = field(default=None, repr=False)
     values: Sequence[Any] = field(default=(), repr=False)
+    half: str = ""
 
     def __str__(self) -> str:
-        lines = [f"graph {self.graph}, from {short(self.place)}: wrong behind {self.stage}"]
+        lines = [
+            f"graph {self.graph}{f' ({self.half})' if self.half else ''}, from {short(self.place)}: wrong behind {self.stage}"
+        ]
         lines[0] += f" '{self.pass_name}'" if self.pass_name else ""
         lines += [f"  kernel: {self.kernel}"] if self.kernel else []
         lines += [f"  operation: {self.operation[:200]}"] if self.operation else []
@@ -75,25 +80,35 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found; true where nothing is wrong."""
+    """What `verify` found; true where nothing is wrong.
+
+    Attributes:
+        graphs: how many were looked at; one with gradients counts once, with both halves.
+        stages: how many texts of IR the interpreter could have been asked about.
+        unseen: graphs whose gradients could not be looked at, and why.
+    """
 
     graphs: int
     stages: int
     findings: tuple[Finding, ...]
+    unseen: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return not self.findings
 
     def __str__(self) -> str:
+        unseen = [f"not looked at: {text}" for text in self.unseen]
         if not self.findings:
-            return f"right: {self.graphs} graphs, {self.stages} stages and the generated code agree with eager"
-        return "\n".join(map(str, self.findings))
+            words = f"right: {self.graphs} graphs, {self.stages} stages and the generated code agree with eager"
+            return visible("\n".join([words, *unseen]))
+        return "\n".join([*map(str, self.findings), *unseen])
 
 
 def verify(fn: Any, *args: Any, passes: Sequence[Pass] = (), **kwargs: Any) -> Verification:
     """Look for the first wrong stage of each graph of a function, for these arguments.
 
-    The function is called once, in eager but for its graphs being captured, without gradients: its effects happen.
+    The function is called once, in eager but for its graphs being captured: its effects happen. Where gradients are on, a graph whose
+    results need them is split as for training, and both halves are looked at: backward gets random gradients.
 
     Args:
         passes: passes of others, as for `compile`.
@@ -102,44 +117,64 @@ def verify(fn: Any, *args: Any, passes: Sequence[Pass] = (), **kwargs: Any) -> V
         TypeError: `fn` is nothing that can be compiled.
     """
     check_function(fn, "verify")
-    graphs, findings, stages = [0], list[Finding](), [0]
-
-    def look(graph: Graph, example_inputs: Sequence[Any]) -> None:
-        graphs[0] += 1
-        graph.lower(example_inputs)
-        stages[0] += len(graph.stages)
-        found = examine(graph, graphs[0])
-        if found is not None:
-            findings.append(found)
-
-    each_graph(fn, args, kwargs, passes, look)
-    return Verification(graphs[0], stages[0], tuple(findings))
+    looks = _Looks(Config.from_environment(), passes)
+    compile_callable(fn, backend=looks.backend, observer=History(), on_error="raise")(*args, **kwargs)
+    return Verification(looks.graphs, looks.stages, tuple(looks.findings), tuple(looks.unseen))
 
 
-def each_graph(
-    fn: Any,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    passes: Sequence[Pass],
-    look: Callable[[Graph, Sequence[Any]], None],
-) -> Any:
-    """Call a function; `look` sees each graph with the inputs of its first call. The graphs themselves run in eager."""
-    config = Config.from_environment()
+class _Looks:
+    """A backend that looks at each graph with the inputs of its first call. The graphs themselves run in eager."""
 
-    def backend(gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        seen: list[Graph] = []
+    def __init__(self, config: Config, passes: Sequence[Pass]) -> None:
+        self.config, self.passes = config, passes
+        self.graphs = self.stages = 0
+        self.findings: list[Finding] = []
+        self.unseen: list[str] = []
+
+    def backend(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        seen: list[int] = []
+        look = self._with_gradients if needs_gradients(gm, example_inputs) else self._without
 
         def run(*values: Any) -> Any:
             if not seen:
-                seen.append(Graph(gm, copied(list(values)), config, passes))
-                look(seen[0], example_inputs)
+                self.graphs += 1
+                seen.append(self.graphs)
+                look(gm, example_inputs, values)
             return gm(*values)
 
         return run
 
-    compiled = compile_callable(fn, backend=backend, observer=History(), on_error="raise")
-    with torch.no_grad():
-        return compiled(*args, **kwargs)
+    def _without(
+        self, gm: Any, example_inputs: Sequence[Any], values: Sequence[Any], half: str = "", number: int = 0
+    ) -> None:
+        graph = Graph(gm, copied(list(values)), self.config, self.passes, half)
+        graph.lower(example_inputs)
+        self.stages += len(graph.stages)
+        found = examine(graph, number or self.graphs)
+        if found is not None:
+            self.findings.append(replace(found, half=half))
+
+    def _with_gradients(self, gm: Any, example_inputs: Sequence[Any], values: Sequence[Any]) -> None:
+        number, looked = self.graphs, set[str]()
+
+        def of_half(graph: Any, inputs: Sequence[Any], half: str) -> Callable[..., Any]:
+            def run(*given: Any) -> Any:
+                if half not in looked:
+                    looked.add(half)
+                    self._without(graph, inputs, given, half, number)
+                return graph(*given)
+
+            return run
+
+        place = place_of(gm)
+        try:
+            verdict = compared_with_eager(gm, example_inputs, values, self.config, self.passes, of_half)
+        except Exception as error:
+            said = (str(error).strip().splitlines() or [""])[0]
+            self.unseen.append(f"graph {number}, from {short(place)}: {type(error).__name__}: {said}"[:300])
+            return
+        if not verdict and not any(found.graph == number for found in self.findings):
+            self.findings.append(Finding(number, place, SPLIT, verdict.message, values=values))
 
 
 def examine(graph: Graph, number: int) -> Finding | None:

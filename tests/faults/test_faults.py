@@ -13,6 +13,7 @@ import torch
 
 import intarsia
 import intarsia.targets.build.program as building
+import intarsia.training as training
 from intarsia.faults.prefix import body, first_wrong, prefix, wide_values, widened
 from intarsia.faults.single import single, steps
 from intarsia.ir.interpreter.run import run_user
@@ -235,3 +236,77 @@ def test_beginnings_of_a_module_and_float64():
 def test_the_first_wrong_number(at):
     assert first_wrong(8, lambda n: n >= at) == at
     assert first_wrong(at - 1, lambda n: n >= at) is None
+
+
+def sine(x):
+    return (x.sin() * 2).sum()
+
+
+def both(x, w):
+    y = torch.exp(x * 0.1)
+    return torch.tanh(y - x @ w) * y
+
+
+def grads():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(6, 6, generator=generator).requires_grad_() for _ in range(2)]
+
+
+def test_nothing_is_wrong_with_gradients():
+    x, w = grads()
+    found = intarsia.verify(both, x, w)
+    assert found and found.graphs == 1 and not found.unseen and x.grad is None
+    with torch.no_grad():
+        assert found.stages > intarsia.verify(both, x, w).stages
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+    assert intarsia.verify(model, x.detach()) and not intarsia.bisect(model, x.detach())
+
+
+@pytest.mark.parametrize(
+    ("fn", "item", "half", "word"),
+    [(sine, WrongLoop(), "backward", "sin"), (both, WrongSub(), "forward", "sub")],
+    ids=["backward", "forward"],
+)
+def test_a_pass_that_is_wrong_in_one_half(fn, item, half, word):
+    """`sine` has its cosine in backward alone; `both` a subtraction in each half, of which forward comes first."""
+    args = grads()[:1] if fn is sine else grads()
+    first = intarsia.verify(fn, *args, passes=[item]).findings[0]
+    assert (first.half, first.stage, first.pass_name) == (half, "pass", item.name)
+    assert f"graph 1 ({half})" in str(first) and Path(first.line.rpartition(":")[0]).name == "test_faults.py"
+    found = intarsia.bisect(sine if half == "backward" else lambda x: (torch.exp(x) - x).sin(), args[0], passes=[item])
+    assert (found.half, found.pass_name) == (half, item.name) and word in found.operation
+    assert f"graph 1 ({half}) makes it wrong" in str(found)
+
+
+@pytest.mark.parametrize(("fn", "half"), [(torch.sinh, "backward"), (torch.cosh, "forward")])
+def test_a_kernel_that_is_wrong_in_one_half(fn, half, monkeypatch, tmp_path, capsys):
+    units_of = building.units_of
+
+    def wrong(*given):
+        return tuple(replace(u, text=u.text.replace("im::cosh(", "1.01f * im::cosh(")) for u in units_of(*given))
+
+    monkeypatch.setattr(building, "units_of", wrong)
+    (x, _) = grads()
+    (found,) = intarsia.verify(lambda x: (fn(x) + 1) * 2, x).findings
+    assert (found.half, found.stage) == (half, "generated code") and "cosh" in found.kernel
+    assert intarsia.bisect(lambda x: (fn(x) + 1) * 2, x).half == half
+    script = intarsia.minify(lambda x: (fn(x) + 1) * 2, x, folder=tmp_path)
+    code, out, _ = ran(script, capsys)
+    assert code == 1 and "WRONG" in out
+
+
+def test_a_split_that_is_wrong_is_named(monkeypatch):
+    """Both halves are right by themselves, and do not belong together."""
+    split = training.split
+
+    def wrong(joint, *given):
+        forward, backward, found = split(joint, *given)
+        for node in backward.graph.nodes:
+            if node.target is torch.ops.aten.cos.default:
+                node.target = torch.ops.aten.sin.default
+        backward.recompile()
+        return forward, backward, found
+
+    monkeypatch.setattr(training, "split", wrong)
+    (found,) = intarsia.verify(sine, grads()[0]).findings
+    assert found.stage == "the split into forward and backward" and "gradient" in found.message
