@@ -3,11 +3,16 @@
 import torch
 
 import intarsia
-from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.analysis.machine import CPUS, Machine, Processor
-from intarsia.passes.core.context import CompileContext
-from intarsia.passes.core.run import run_pipeline
-from intarsia.passes.pipeline import default_pipeline
+from intarsia.extend import (
+    CPUS,
+    CompileContext,
+    Machine,
+    Processor,
+    default_pipeline,
+    parse_module,
+    print_module,
+    run_pipeline,
+)
 
 ROW = Processor("made-up", vector_bytes=32, vector_registers=16, l1_bytes=128 << 10, l2_bytes=4 << 20, threads=8)
 

@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ..compile import check_function, compile
 from ..config import Config
 from ..extend.configured import pipeline_of
-from ..extend.target import Target, is_target, text_of
+from ..extend.target import Target, installed_targets, is_target, text_of
 from ..extend.target import made as made_target
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
 from ..frontend.functional.spec import FunctionalGraph
@@ -351,6 +351,8 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", passes: Any = (), **kwargs: 
         PassError: a pass of yours fails, or has no place among the others; names it.
         CompilerNotFound: no C++ compiler: the machine that code is made for is not known.
     """
+    if isinstance(target, str) and target not in TARGETS:
+        target = installed_targets().get(target, target)
     theirs = made_target(target) if is_target(target) else None
     if theirs is not None:
         target = "cpp"

@@ -12,6 +12,7 @@ from ..ir.syntax import Op, line_of
 from ..ir.text import parse_module, print_module
 from ..ir.types import RefType, TensorType, tensor_type
 from ..partition.policy import Kind, PartitionPolicy, Value
+from ..passes.analysis.machine import CPUS, Machine, Processor
 from ..passes.analysis.size_names import replace_sizes
 from ..passes.core.base import Pass, PassError
 from ..passes.core.context import CompileContext, Diagnostics
@@ -32,6 +33,7 @@ from .target import Target
 __all__ = [
     "BF16",
     "BOOL",
+    "CPUS",
     "F16",
     "F32",
     "F64",
@@ -47,6 +49,7 @@ __all__ = [
     "Group",
     "Kind",
     "Lowering",
+    "Machine",
     "ModuleOp",
     "NotCovered",
     "Op",
@@ -56,6 +59,7 @@ __all__ = [
     "Place",
     "Plan",
     "PlanBuffers",
+    "Processor",
     "RefType",
     "Rewrite",
     "ScalarRow",

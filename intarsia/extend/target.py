@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Sequence
+from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
 
 from ..passes.core.base import LEVELS, Pass
 from ..passes.core.load import Loaded
+from ..passes.core.plugins import left_out, line_of_import, where_of
+
+ENTRY_POINT_GROUP = "intarsia.targets"
 
 
 class Unwritten(ValueError):
@@ -59,6 +63,30 @@ def targets_in(found: Loaded) -> list[Target]:
     kinds = [item for item in vars(module).values() if isinstance(item, type) and is_target(item)]
     named = [made(kind) for kind in kinds if vars(kind).get("name")]
     return [target for target in named if not own or type(target).__module__ == module.__name__]
+
+
+def installed_targets() -> dict[str, Target]:
+    """The targets that installed packages declare (entry points of the group "intarsia.targets"), by name.
+
+    What cannot be imported, is no target, or takes a name that is taken, is left out and named once.
+    """
+    found: dict[str, Target] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        where = where_of(point, "target")
+        try:
+            item = point.load()
+            target = made(item) if is_target(item) else None
+        except (Exception, SystemExit) as error:
+            said = traceback.format_exception_only(error)[-1].strip()
+            left_out(where, f"it cannot be used: {said}{line_of_import(error)}")
+            continue
+        if target is None:
+            left_out(where, f"it is nothing that derives from Target, but {item!r:.80}")
+        elif target.name in found:
+            left_out(where, f"another installed target is called '{target.name}'")
+        else:
+            found[target.name] = target
+    return found
 
 
 def text_of(target: Target, module: ModuleOp) -> str:

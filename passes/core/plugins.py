@@ -57,12 +57,12 @@ def installed() -> list[Plugin]:
     """The passes that installed packages declare. What cannot be imported, or is no pass, is left out."""
     found = []
     for point in _declared():
-        where = _where(point)
+        where = where_of(point)
         try:
             kind = point.load()
         except (Exception, SystemExit) as error:
             said = traceback.format_exception_only(error)[-1].strip()
-            left_out(where, f"it cannot be imported: {said}{_line(error)}")
+            left_out(where, f"it cannot be imported: {said}{line_of_import(error)}")
             continue
         if isinstance(kind, type) and issubclass(kind, Pass):
             found.append(Plugin(kind, where))
@@ -84,13 +84,14 @@ def forget_warnings() -> None:
     _told.clear()
 
 
-def _where(point: EntryPoint) -> str:
+def where_of(point: EntryPoint, what: str = "pass") -> str:
+    """An entry point as a reader finds it: its name, its package, and what it names there."""
     distribution = getattr(point, "dist", None)
     package = "" if distribution is None else f"{distribution.name} {distribution.version}, "
-    return f"the installed pass '{point.name}' ({package}{point.value})"
+    return f"the installed {what} '{point.name}' ({package}{point.value})"
 
 
-def _line(error: BaseException) -> str:
+def line_of_import(error: BaseException) -> str:
     """The last line of a package's own where an import failed."""
     places = [p for p in traceback.extract_tb(error.__traceback__) if "importlib" not in p.filename]
     return f" ({places[-1].filename}:{places[-1].lineno})" if places else ""

@@ -12,6 +12,7 @@ import torch
 import intarsia
 from intarsia.extend import Target
 from intarsia.extend.target import Unwritten
+from intarsia.passes.core.plugins import forget_warnings
 from intarsia.tools.opt.main import main as passes_opt
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -133,3 +134,48 @@ def test_a_module_that_has_come_to_its_level_is_written_as_it_is(tmp_path, capsy
     direct = capsys.readouterr().out
     assert passes_opt(["--load", path, "--emit", "c99", "-p", "", str(tmp_path / "loops.ir")]) == 0
     assert re.sub(r"_[0-9a-f]{8}", "", capsys.readouterr().out) == re.sub(r"_[0-9a-f]{8}", "", direct)
+
+
+PACKAGE = """from intarsia.extend import Target
+
+
+class Lines(Target):
+    name = "lines"
+    stage = "prim"
+
+    def write(self, module):
+        return "".join(f"{op.name}\\n" for op in module.walk())
+
+
+class Cpp(Lines):
+    name = "cpp"
+"""
+POINTS = """[intarsia.targets]
+lines = lines_of:Lines
+again = lines_of:Lines
+cpp = lines_of:Cpp
+text = lines_of:__name__
+gone = lines_of.gone:Lines
+"""
+
+
+def test_targets_of_installed_packages(tmp_path, monkeypatch, capsys, caplog):
+    """By name, everywhere; what cannot be used is named, and harms nothing."""
+    (tmp_path / "lines_of.py").write_text(PACKAGE)
+    folder = tmp_path / "lines_of-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: lines-of\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget_warnings()
+    assert intarsia.lower(f, torch.randn(5, 7), target="lines").source().startswith("builtin.module\nprim.func\n")
+    said = [record.getMessage() for record in caplog.records]
+    begins = ("again' (lines-of 1.0, lines_of:Lines) is left out: another installed target is called 'lines'",)
+    begins += ("text' (lines-of 1.0, lines_of:__name__) is left out: it is nothing that derives from Target",)
+    begins += ("gone' (lines-of 1.0, lines_of.gone:Lines) is left out: it cannot be used: ModuleNotFoundError",)
+    assert len(said) == 3 and all(any(f"the installed target '{b}" in text for text in said) for b in begins)
+    assert passes_opt(["--target", "lines", SOFTMAX]) == 0 and "prim.reduce" in capsys.readouterr().out
+    assert passes_opt(["--emit", "cpp", SOFTMAX]) == 0 and 'extern "C" int' in capsys.readouterr().out
+    assert passes_opt(["--list"]) == 0 and "target lines: --emit lines" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="line"):
+        intarsia.lower(f, torch.randn(5, 7), target="linez")

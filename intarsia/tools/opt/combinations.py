@@ -45,7 +45,7 @@ def _outputs(args: argparse.Namespace, theirs: Mapping[str, Target]) -> Iterator
     if args.target in theirs and args.emit not in (None, args.target):
         yield f"--target {args.target} writes its own text, and --emit {args.emit} another: give one of them"
     if args.target not in (None, *TARGETS, *theirs) and (near := suggestion(args.target, theirs)):
-        yield f"unknown target '{args.target}'{near}; of --load: {', '.join(theirs)}"
+        yield f"unknown target '{args.target}'{near}; of others: {', '.join(theirs)}"
     if args.until is not None and args.pipeline is not None:
         yield "--until chooses the passes, and so does --pipeline: give one of them"
     if sum(map(bool, (args.emit, args.run or args.run_compiled, args.reduce))) > 1:

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ParseError
 
 from ...exchange.errors import ExchangeError
-from ...extend.target import Target, Unwritten, check_level, targets_in, text_of, up_to
+from ...extend.target import Target, Unwritten, check_level, installed_targets, targets_in, text_of, up_to
 from ...ir.syntax import visible
 from ...ir.text import make_context, parse_module, print_module
 from ...passes.analysis.machine import Machine
@@ -37,10 +37,10 @@ from .arguments import completion, parser
 from .bisect import kept_passes
 from .check import Checker, Stages, WrongPass, run_on_target
 from .combinations import check, check_shown
-from .emit import emitted, order_svg
+from .emit import EMITTED, emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
 from .imports import imported, imported_model, with_constants
-from .machines import machine_of, moved
+from .machines import TARGETS, machine_of, moved
 from .reduce import Test, reduced
 from .values import Inputs, inputs_of, sizes_of
 
@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not (passes_in(each) or targets_in(each)):
                 raise PipelineError(f"{each[1]} has no pass: {NO_PASS}; and no target")
         with registered(*dict.fromkeys(item for each in loaded for item in passes_in(each))):
-            return _Command(args, {t.name: t for each in loaded for t in targets_in(each)}).run()
+            known = {n: t for n, t in installed_targets().items() if n not in (*EMITTED, *TARGETS)}
+            return _Command(args, known | {t.name: t for each in loaded for t in targets_in(each)}).run()
     except (PipelineError, CommandError) as error:
         return _fail(f"passes-opt: {error}", 2)
     except ParseError as error:
