@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from ..branches.truths import truth_of
 from ..bytecode.exceptions import first_context, traceback_of
@@ -28,7 +27,6 @@ from ..classes.instances import is_instance, is_subclass
 from ..classes.making import call_metaclass
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients import rules as gradient_rules
-from ..graph.sym_nodes import check_relation
 from ..guards import process_state
 from ..guards.source import Const, Fetch
 from ..state import ASSERTED, Interpreter
@@ -37,8 +35,6 @@ from ..subclasses.tensors import as_subclass
 from ..torch_private.fake import FakeTensor
 from ..torch_private.functions import (
     ASSOCIATIVE_SCAN,
-    CHECK_TENSOR_ALL,
-    CHECK_WITH,
     DISPATCH_MODES,
     FUNCTION_MODES,
     IS_COMPILING,
@@ -56,7 +52,7 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.identity import PLAIN_KINDS, Identity
-from ..values.kinds import SYMBOLIC, isinstance
+from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
 from ..values.protocol import answered
@@ -417,14 +413,6 @@ def _is_compiling(vm: Interpreter) -> bool:
     return vm.told.refused is None and not str(vm.frames[-1].globals.get("__name__", "")).startswith("torch.optim.")
 
 
-def _jit_isinstance(vm: Interpreter, obj: Any, target_type: Any) -> Any:
-    """Asks for the very classes of the values inside: a symbol is of another one than the number it stands for."""
-    held = vm.materialize(obj)
-    if any(isinstance(part, SYMBOLIC) for part in pytree.tree_leaves(held)):
-        raise GraphBreak("torch.jit.isinstance is asked of numbers that change between calls")
-    return vm.native(torch.jit.isinstance, held, target_type)
-
-
 ROWS.rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *IS_COMPILING)(_is_compiling)
 ROWS.rule(torch.jit.is_scripting)(lambda vm: False)
 ROWS.rule(torch.jit.is_tracing)(lambda vm: False)
@@ -436,27 +424,8 @@ ROWS.rule(torch.compiler.allow_in_graph)(lambda vm, function: function)
 ROWS.rule(IS_SCRIPTING)(lambda vm: False)
 ROWS.rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message, ASSERTED))
 ROWS.rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
-ROWS.rule(torch.jit.isinstance)(_jit_isinstance)
 ROWS.rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
 ROWS.rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
-
-
-@ROWS.rule(CHECK_WITH)
-def _check_with(vm: Interpreter, error_type: Any, cond: Any, message: Any = None) -> Any:
-    """`torch._check` and its kin."""
-    if check_relation(vm, cond):
-        return None
-    truth = vm.truth(cond) if isinstance(cond, torch.SymBool) else cond
-    return Then(CHECK_WITH, (error_type, truth, message), {}, body=True)
-
-
-@ROWS.rule(CHECK_TENSOR_ALL)
-def _check_tensor_all(vm: Interpreter, error_type: Any, cond: Any, message: Any = None) -> Any:
-    """A check of all elements of a tensor."""
-    if not isinstance(cond, Tensor) or cond.dtype is not torch.bool:
-        return Then(CHECK_TENSOR_ALL, (error_type, cond, message), {}, body=True)  # an error
-    truth = vm.decision(vm.call(torch.all, (cond,), {}), ASSERTED)
-    return Then(CHECK_WITH, (error_type, truth, message), {})
 
 
 @ROWS.rule(DISPATCH_MODES)

@@ -14,15 +14,16 @@ from ..branches.truths import truth_of
 from ..errors import GraphBreak
 from ..graph.aside import storage_of
 from ..graph.read_sizes import resizes
+from ..graph.sym_nodes import check_relation
 from ..guards.source import Attr, Const
-from ..state import Interpreter
+from ..state import ASSERTED, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import is_fake
-from ..torch_private.functions import ASSERT_ASYNC
+from ..torch_private.functions import ASSERT_ASYNC, CHECK_TENSOR_ALL, CHECK_WITH
 from ..values import operators
-from ..values.kinds import isinstance
+from ..values.kinds import SYMBOLIC, isinstance
 from . import contexts
-from .registry import Rows
+from .registry import Rows, Then
 from .torch_calls import torch_call
 
 __all__ = ["LEGACY", "allclose", "check_uncompiled", "data_of_numbers", "equal", "legacy_tensor", "parameter"]
@@ -306,3 +307,30 @@ def _members(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
                 if value is not None:
                     found[f"{prefix}.{name}" if prefix else name] = (owner, name)
     return found
+
+
+@ROWS.rule(torch.jit.isinstance)
+def _jit_isinstance(vm: Interpreter, obj: Any, target_type: Any) -> Any:
+    """Asks for the very classes of the values inside: a symbol is of another one than the number it stands for."""
+    held = vm.materialize(obj)
+    if any(isinstance(part, SYMBOLIC) for part in pytree.tree_leaves(held)):
+        raise GraphBreak("torch.jit.isinstance is asked of numbers that change between calls")
+    return vm.native(torch.jit.isinstance, held, target_type)
+
+
+@ROWS.rule(CHECK_WITH)
+def _check_with(vm: Interpreter, error_type: Any, cond: Any, message: Any = None) -> Any:
+    """`torch._check` and its kin."""
+    if check_relation(vm, cond):
+        return None
+    truth = vm.truth(cond) if isinstance(cond, torch.SymBool) else cond
+    return Then(CHECK_WITH, (error_type, truth, message), {}, body=True)
+
+
+@ROWS.rule(CHECK_TENSOR_ALL)
+def _check_tensor_all(vm: Interpreter, error_type: Any, cond: Any, message: Any = None) -> Any:
+    """A check of all elements of a tensor."""
+    if not isinstance(cond, Tensor) or cond.dtype is not torch.bool:
+        return Then(CHECK_TENSOR_ALL, (error_type, cond, message), {}, body=True)  # an error
+    truth = vm.decision(vm.call(torch.all, (cond,), {}), ASSERTED)
+    return Then(CHECK_WITH, (error_type, truth, message), {})

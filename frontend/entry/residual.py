@@ -337,10 +337,6 @@ class Residual:
             return self.emit.constant(value, getattr(value, "__name__", "obj"))
         if isinstance(value, tuple):
             return self._named_tuple(value)
-        if kind is Scope:
-            return self._scope(value)
-        if kind is InterpretedGenerator:
-            return generator(self, value)
         if kind is Append:
             return f"{self.emit.fetch(value.unread.source)}.append"
         if kind is CallBack:
@@ -577,6 +573,8 @@ def _address(value: Any) -> str:
 
 _ORDERED: Any = OrderedDict()
 _BUILDERS: dict[type, Any] = {
+    Scope: Residual._scope,
+    InterpretedGenerator: generator,
     list: Residual._list,
     tuple: Residual._tuple,
     dict: Residual._dict,

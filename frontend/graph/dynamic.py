@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["ConstraintError", "Dynamic", "Marks", "Symbols", "mark_dynamic", "mark_static", "maybe_mark_dynamic"]
 
 MARKS = "_intarsia_dims"  # the attribute of a tensor that holds what was said of its sizes
-_REMADE = 2  # a class of which this many are known is made in every call
-_PLACES = 3  # an iterator that was found at so many places is found at others, too
+_REMADE, _PLACES = 2, 3  # so many known ones: a class is made in every call, an iterator is found at other places, too
 _LARGEST = 1 << 62  # sizes and numbers from here on stay constants
 
 
@@ -192,10 +191,8 @@ class Marks:
             if cls not in classes and len(again) >= _REMADE:
                 self.varying.add(source.root())
             others = {k for k in known if not isinstance(k, type)}
-            if isinstance(source, Place) and len(others) >= _PLACES and value not in others:
-                self.varying.add(source)
-            most = limit // 2 if type(value) is float else limit
-            if isinstance(source, Arg) and len(others) >= most and all(k != value for k in others):
+            most = _PLACES if isinstance(source, Place) else limit // 2 if type(value) is float else limit
+            if isinstance(source, Arg | Place) and len(others) >= most and all(k != value for k in others):
                 self.varying.add(source)
 
     def _compare(self, source: Source, expected: Any, value: Any) -> None:
