@@ -195,7 +195,7 @@ def _settle(iterator: Any, target: Any) -> None:
 def _of_sequence(vm: Interpreter, iterator: Any, source: Source) -> TakenApart | None:
     whole = reduced(iterator, type(iterator))[1][0]
     copy = vm.user.wrap(whole, Fetch(_through, source))
-    if type(copy) is not type(whole):
+    if type(whole) not in (list, tuple) or type(copy) is not type(whole):
         return None
     at = place(iterator)
     made = iter(copy) if type(iterator) is not _REVERSED else reversed(copy)

@@ -502,6 +502,7 @@ def _exc_info(vm: Interpreter) -> Any:
     return None, None, None
 
 
+ROWS.rule(sys.exception)(lambda vm: _exc_info(vm)[1])
 for _function in (dataclasses.fields, dataclasses.is_dataclass):
     ROWS.rule(_function)(functools.partial(lambda f, vm, value: vm.native(f, value), _function))
 

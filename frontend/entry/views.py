@@ -74,7 +74,7 @@ class Views:
         made = [item.meta["example_value"] for item in chain]
         if not chain or storage_key(tensor) in _changed_shapes(self.out.graph):
             return None
-        if any(isinstance(v, Tensor) and v.requires_grad and (v.is_leaf or not v._is_view()) for v in made):
+        if any(isinstance(v, Tensor) and v.requires_grad and not _follows(v) for v in made):
             return None  # it was detached, and then written to where autograd looks, or made a leaf
         if not all(self._can_write(argument) for item in chain for argument in _arguments(item)):
             return None
@@ -275,3 +275,8 @@ def _changed_shapes(graph: fx.Graph) -> set[int]:
 
 def _name(node: fx.Node) -> str:
     return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+
+
+def _follows(view: Tensor) -> bool:
+    """Whether a view requires gradients because its base does: by autograd, or as one that is made without it, which is a leaf."""
+    return view._is_view() and (not view.is_leaf or view._base is not None and view._base.requires_grad)

@@ -19,7 +19,7 @@ from ..errors import GraphBreak
 from ..graph.aside import storage_of
 from ..graph.read_numbers import read_number
 from ..state import Interpreter
-from ..torch_private.regions import KEEPS_GRADIENTS, SCAN, WHILE_LOOP
+from ..torch_private.regions import KEEPS_GRADIENTS, SCAN, TAKES_ROUNDS, WHILE_LOOP
 from ..torch_private.regions import rounds as scanned
 from ..torch_private.symbols import may_be_no_rows, rows
 from .capture import Body, emit, over, result_like, single
@@ -38,8 +38,12 @@ def differentiated(
     """What a loop carries when it ends, computed by as many rounds of `again` as begin while `asked` holds.
 
     Raises:
-        GraphBreak: the number of rounds cannot be read within the graph.
+        GraphBreak: the number of rounds cannot be read within the graph, or this torch has no scan that takes them.
     """
+    if not TAKES_ROUNDS:
+        raise GraphBreak(
+            "gradients are wanted through a loop that values end; torch before 2.13 has no scan that gives them"
+        )
     count = len(carried)
     condition, body = _Round(single(over(asked, read)), count), _Round(_by_tensors(over(again, read)), count)
     tracked = [k for k, t in enumerate(again.results) if t.requires_grad]

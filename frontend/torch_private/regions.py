@@ -47,6 +47,9 @@ MOVES_RESULTS = minor(torch.__version__) >= (2, 13)
 # Whether gradients of `scan` reach early rounds through what is carried where none are wanted of its start.
 KEEPS_GRADIENTS = minor(torch.__version__) >= (2, 13)
 
+# Whether `scan` takes the rounds of a loop that values end, with gradients: 2.13 does, 2.11 takes their tensors for one another.
+TAKES_ROUNDS = minor(torch.__version__) >= (2, 13)
+
 # What programs call.
 CALLS: dict[str, Any] = {
     "while_loop": while_loop,

@@ -19,7 +19,7 @@ from ..breaks.breaks import Nowhere
 from ..errors import GraphBreak
 from ..state import Interpreter
 from .constant import is_constant
-from .kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance, namespace_of
+from .kinds import HEAP_TYPE, IMMUTABLE_TYPE, SYMBOLIC, isinstance, namespace_of
 from .lazy import Unread
 
 __all__ = [
@@ -177,8 +177,19 @@ def check_let_go(vm: Interpreter, what: str, value: Any = None) -> None:
     """Break before weak references of the caller's are looked at, to `value` or to any, where what they refer to may be gone by then."""
     given = [v.value for v in vm.user.given if type(v) is Unread]  # a piece keeps what a variable of it lets go of
     asked = [v for v in given if v is value or value is None and weakref.getweakrefcount(v) > 0]
-    if lets_go(vm) or asked and not {*map(id, asked)} <= {id(_real(vm, held)) for held in _reached(vm)}:
+    if _may_be_gone(vm, value) or asked and not {*map(id, asked)} <= {id(_real(vm, held)) for held in _reached(vm)}:
         raise GraphBreak(f"{what}, and the program has let go of an object that others may not hold")
+
+
+def _may_be_gone(vm: Interpreter, value: Any) -> bool:
+    """Whether what the caller's objects hold no more leads to `value`, or to anything that is weakly referred to; or to too much to look at."""
+    value, left = vm.user.real(value), _MOST
+    for old in _let_go(vm):
+        for held in _within(old, left):
+            left -= 1
+            if held is value or value is None and weakref.getweakrefcount(held) > 0:
+                return True
+    return left <= 0
 
 
 def _real(vm: Interpreter, value: Any) -> Any:
@@ -230,22 +241,19 @@ def _is_empty(cell: types.CellType) -> bool:
 
 
 def _may_end(value: Any) -> bool:
-    return value is not None and not isinstance(value, _KEPT) and not is_constant(value)
+    return value is not None and type(value) not in SYMBOLIC and not isinstance(value, _KEPT) and not is_constant(value)
 
 
-def _within(value: Any) -> Iterator[Any]:
-    """An object and what it alone may hold, some steps deep."""
+def _within(value: Any, most: int = 200) -> Iterator[Any]:
+    """An object and what it alone may hold, so many objects at most."""
     waiting, seen = [value], set[int]()
-    while waiting and len(seen) < _NEAR:
+    while waiting and len(seen) < most:
         value = waiting.pop()
         if id(value) not in seen and _may_end(value):
             seen.add(id(value))
             yield value
             if not isinstance(value, (Tensor, types.FunctionType, types.FrameType)):
                 waiting += gc.get_referents(value)
-
-
-_NEAR = 200  # objects
 
 
 def _has_last_act(value: Any) -> bool:
