@@ -99,12 +99,12 @@ def compile_training(
     config: Config,
     passes: Passes = (),
     reports: list[Report] | None = None,
-    compile_half: CompileHalf = compile_graph,
+    compile_half: CompileHalf | None = None,
 ) -> GraphFunction:
     """Compile a graph and its backward: the callable's results record their gradients.
 
     The report of the forward graph is appended to `reports`, that of the backward graph when it first runs. `compile_half` makes the
-    function of each half; `faults` looks at them by one of its own.
+    function of each half in place of `compile_graph`; `faults` looks at them by one of its own.
     """
     if not torch.is_grad_enabled():
         # It switches them on: as where they are on, with a beginning that switches them off.
@@ -213,7 +213,7 @@ class Half:
         passes: Passes,
         reports: list[Report] | None,
         watch: Any,
-        compile_half: CompileHalf = compile_graph,
+        compile_half: CompileHalf | None = None,
     ) -> None:
         self.tokens = without_tokens(graph.graph)
         self.random = draws(graph.graph)
@@ -328,7 +328,9 @@ class Half:
 
     def _compiled(self) -> GraphFunction:
         logs.half(self.name, self.graph)
-        function, report = self.compile_half(self.graph, self.inputs, self.config, self.passes, self.name)
+        function, report = (self.compile_half or compile_graph)(
+            self.graph, self.inputs, self.config, self.passes, self.name
+        )
         self.writes_last = getattr(function, "writes_last", False)
         report.half, report.partition = self.name, self.partition if self.name == "forward" else None
         if self.tokens:

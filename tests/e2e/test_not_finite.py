@@ -63,6 +63,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, bias: Tensor) ->
 @torch.no_grad()
 def test_attention(queries: int, keys: int, dtype: torch.dtype) -> None:
     """With fewer keys than a vector holds and with more: torch's operator forgets NaN in the last of them only."""
+    if dtype is torch.bfloat16 and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("vectors of half their length hold other keys: torch's operator forgets other NaN")
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, n, 8, dtype=dtype) for n in (queries, keys, keys))
     allowed, bias = torch.rand(queries, keys) > 0.5, torch.randn(queries, keys, dtype=dtype)

@@ -559,4 +559,5 @@ def test_windows_lie_last(monkeypatch):
     last = [tuple(v.shape) for v in windows if v.is_contiguous(memory_format=torch.channels_last) and v.shape[2] == 3]
     assert last == [(8, 4, 3, 3)]  # `v` is read by others as well, `p` lies so anyway
     for expected, found in zip(gradients_of(function, args), gradients_of(run, args), strict=True):
-        torch.testing.assert_close(found, expected)
+        near = 0.05 * expected.abs().max().item()  # bfloat16: how a processor adds hangs on the layout
+        torch.testing.assert_close(found, expected, rtol=0.0, atol=near)

@@ -61,6 +61,11 @@ def test_operators_composed_of_others():
 @pytest.mark.parametrize("name", CELLS)
 def test_recurrent_layers(name, gradients):
     cell, shape = CELLS[name]
+    try:
+        with torch.autocast("cpu"):
+            cell(torch.randn(shape))
+    except RuntimeError as error:
+        pytest.skip(f"eager has no such layer on this processor: {error}")
     run(cell, torch.randn(shape), gradients=gradients)
 
 

@@ -108,6 +108,9 @@ def test_special_values(unary: ulp.MathLibrary, name: str, dtype: torch.dtype) -
     limit = ulp.LIMITED.get(name, torch.inf)
     x = torch.tensor([value for value in SPECIAL if abs(value) <= limit or value != value], dtype=dtype)
     ours, eager = unary(name, x), ulp.UNARY[name](x)
+    if name in ("sinh", "cosh"):  # some of eager's vectors overflow in front of the largest number
+        exact = ulp.UNARY[name](x.double()).to(dtype)
+        eager = torch.where(eager.isinf() & exact.isfinite(), exact, eager)
     if name == "sigmoid":  # eager underflows to 0 where the result is subnormal
         eager = torch.where((eager == 0) & (ours < torch.finfo(dtype).tiny), ours, eager)
     torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-43 if dtype is torch.float32 else 0.0, equal_nan=True)

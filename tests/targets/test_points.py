@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import intarsia
+from intarsia.targets.build.toolchain import runs_here
 
 # images, inputs, rows, columns; outputs
 SHAPES = [
@@ -33,6 +34,8 @@ def gradients(images: list[Tensor], weights: list[Tensor], biases: list[Tensor |
 def test_points(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processors than this one by the same headers: their vectors are shorter, and their registers fewer."""
     if processor:
+        if not runs_here(processor):
+            pytest.skip("this machine lacks the instructions")
         monkeypatch.setenv("INTARSIA_PROCESSOR", processor)
     torch.manual_seed(0)
     images = [torch.randn(shape).requires_grad_(k + 1 < len(SHAPES)) for k, (shape, _) in enumerate(SHAPES)]
