@@ -11,6 +11,7 @@ PINS   := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
 WANTED := $(if $(TORCH),'torch==$(TORCH).*')
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
+PYTEST  = $(PY) -m pytest -n $(JOBS) --dist worksteal --durations=25 --durations-min=4
 # These two depend on CUDA's torch by their metadata; beside the pinned torch they are installed alone.
 ALONE  := torchvision timm
 BESIDE := pip pillow matplotlib transformers accelerate lightning
@@ -19,7 +20,7 @@ BESIDE := pip pillow matplotlib transformers accelerate lightning
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types fuzz soak stress opdb bench gpu sanitize sanitize-cpu size docs clean
+.PHONY: help setup demo test test-all lint types fuzz soak stress opdb bench gpu sanitize sanitize-cpu size docs clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -38,8 +39,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## run the models, eager and compiled, in one table
 	$(PY) benchmarks/run.py --device cpu --suite demo --skip inductor
 
-test: $(if $(TORCH),$(STAMP),lint types)  ## lint, types, then all tests; with TORCH=2.15 the tests, with that torch
-	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations=25 --durations-min=4 tests
+test: $(if $(TORCH),$(STAMP),lint types)  ## lint, types, tests; of the slow ones an eighth that follows from the commit
+	$(PYTEST) $(ARGUMENTS) tests
+
+test-all: $(if $(TORCH),$(STAMP),lint types)  ## lint, types, all tests; with TORCH=2.15 the tests, with that torch
+	$(PYTEST) --slow all $(ARGUMENTS) tests
 
 lint: $(STAMP)  ## ruff: style and format
 	$(BIN)/ruff check .

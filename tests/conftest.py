@@ -17,25 +17,44 @@ import torch  # noqa: E402
 
 import intarsia  # noqa: E402
 from intarsia.targets.build.cache import shared_cache  # noqa: E402
-from tests import compiler  # noqa: E402
+from tests import compiler, shares  # noqa: E402
 from tests.processes import Prepared  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 OF_TOOLS = {".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__", "build", "dist"}
 
 
-def pytest_configure() -> None:
-    """torch does not write down what nobody reads.
+def pytest_configure(config: pytest.Config) -> None:
+    """Which share of the slow tests is run; and torch does not write down what nobody reads.
 
     It describes each graph and each guard for its trace log as soon as the log has a handler, and pytest gives one to every logger that
     does not propagate. Without an accelerator each `manual_seed` keeps the text of its stack until there is one.
     """
+    shares.decide(config)
     trace = logging.getLogger("torch.__trace")
     trace.handlers.clear()
     trace.propagate = True
     if not torch.accelerator.is_available():
         for device in (torch.cuda, torch.xpu, torch.mtia):
             device.traceback = SimpleNamespace(format_stack=list)  # type: ignore[attr-defined]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    shares.add_option(parser)
+
+
+@pytest.hookimpl(tryfirst=True)  # -m sees the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    shares.leave_out(config, items)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return shares.said(config.option.slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if (line := shares.said(config.option.slow)) is not None:
+        terminalreporter.write_line(line)
 
 
 def pytest_collection_finish() -> None:
