@@ -407,6 +407,7 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
         _contiguous,
     ),
     aten.clone.default: None,  # fakes say what eager does
+    aten.leaky_relu.default: _pointwise,  # torch 2.11 does not say that it is one
     **dict.fromkeys(
         (
             *(aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.tril.default, aten.triu.default),

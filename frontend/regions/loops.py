@@ -12,9 +12,10 @@ from torch.fx.experimental.symbolic_shapes import guard_or_true
 from torch.utils import _pytree as pytree
 
 from ..calls.registry import Rows, Then
+from ..entry.nature import may_draw
 from ..errors import GraphBreak
 from ..state import Interpreter
-from ..torch_private.regions import CALLS, MAP, MOVES_RESULTS, SCAN, WHILE_LOOP
+from ..torch_private.regions import CALLS, DRAWS_ONCE_A_ROUND, MAP, MOVES_RESULTS, SCAN, WHILE_LOOP
 from ..values.kinds import isinstance
 from .capture import Body, captured, emit, is_tracked, over, read_by, result_like, rule, same, single, unlike
 from .rounds import differentiated, tracked_like, with_history
@@ -84,8 +85,6 @@ def _scan(vm: Interpreter, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0,
     dim = dim % items[0].dim() if -items[0].dim() <= dim < items[0].dim() else -1
     if dim < 0 or any(item.dim() <= dim for item in items):
         raise GraphBreak("scan is given a dimension that there is none of")
-    if dim and not MOVES_RESULTS:
-        raise GraphBreak("this torch's scan leaves the results of all rounds in the first dimension")
     if dim:
         items = [vm.call(torch.movedim, (item, dim, 0), {}) for item in items]
     if reverse:
@@ -97,6 +96,10 @@ def _scan(vm: Interpreter, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0,
         return combine_fn, (pytree.tree_unflatten(first, tree), pytree.tree_unflatten(rest, nesting))
 
     body = _Loop(vm, "the function of scan", leaves, items).capture(arguments)
+    if not DRAWS_ONCE_A_ROUND and any(map(may_draw, body.module.graph.nodes)):
+        raise GraphBreak(
+            "the function of scan draws random numbers, and this torch's scan calls it once more than there are rounds"
+        )
     parts = pytree.tree_unflatten(body.results, body.tree)
     if type(parts) is not tuple or len(parts) != 2:
         raise GraphBreak("the function of scan gives something else than what is carried and a result")
@@ -113,7 +116,7 @@ def _scan(vm: Interpreter, combine_fn: Any, init: Any, xs: Any, *, dim: int = 0,
     last, out = made[: len(leaves)], list(made[len(leaves) :])
     if reverse:
         out = [vm.call(torch.flip, (y, [0]), {}) for y in out]
-    if dim:
+    if dim and MOVES_RESULTS:
         out = [vm.call(torch.movedim, (y, 0, dim), {}) if dim < y.dim() else y for y in out]
     return pytree.tree_unflatten(last, tree), pytree.tree_unflatten(out, spread)
 

@@ -22,6 +22,7 @@ __all__ = [
     "AUX_REQUEST",
     "CALLS",
     "COND",
+    "DRAWS_ONCE_A_ROUND",
     "FLEX_ATTENTION",
     "KEEPS_GRADIENTS",
     "MAP",
@@ -43,6 +44,9 @@ MAP: Any = torch.ops.higher_order.map_impl
 
 # Whether `scan(dim=1)` moves what the rounds gave back to that dimension: 2.13 does, 2.11 leaves it in the first.
 MOVES_RESULTS = minor(torch.__version__) >= (2, 13)
+
+# Whether `scan` calls its function once a round: 2.11 does so once more in front of all, for the sizes of what it gives.
+DRAWS_ONCE_A_ROUND = minor(torch.__version__) >= (2, 13)
 
 # Whether gradients of `scan` reach early rounds through what is carried where none are wanted of its start.
 KEEPS_GRADIENTS = minor(torch.__version__) >= (2, 13)

@@ -407,7 +407,8 @@ class _Importer:
         return Imported(ModuleOp([main, *self.functions.made]), self.constants)
 
     def _described_strides(self, spec: Any, kind: TensorType) -> tuple[Dim, ...] | None:
-        exact = tuple(self.sizes.stride(s) for s in spec.stride)
+        """Of a result: programs see the strides of what is empty, too."""
+        exact = tuple(self.sizes.dim(s) for s in spec.stride)
         return None if exact == contiguous_strides(kind.shape) else exact
 
     def _result(self, spec: Any, position: dict[int, int]) -> tuple[Literal, ...]:
@@ -422,7 +423,7 @@ class _Importer:
 
     def _result_view(self, spec: Any, k: int) -> tuple[Literal, ...]:
         sizes = tuple(self.sizes.dim(s) for s in spec.size)
-        strides = tuple(self.sizes.stride(s) for s in spec.stride)
+        strides = tuple(self.sizes.dim(s) for s in spec.stride)
         return (spec.kind, k, sizes, strides, self.sizes.dim(spec.storage_offset))
 
     def _result_constant(self, spec: Any, _: dict[int, int]) -> tuple[Literal, ...]:

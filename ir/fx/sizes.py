@@ -152,7 +152,7 @@ class Sizes:
         return found
 
     def stride(self, size: Any) -> Dim:
-        """A stride: torch writes Max(1, s0) so that a size of 0 counts as 1; with no element to address both are right."""
+        """A stride inside of a program: torch writes Max(1, s0) so that a size of 0 counts as 1; where nothing is addressed both are right."""
         value = self.dim(size)
         if isinstance(value, int) or not value.has(sympy.Max):
             return value

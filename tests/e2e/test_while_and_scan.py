@@ -15,6 +15,7 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 import intarsia
+from intarsia.frontend.torch_private.regions import DRAWS_ONCE_A_ROUND
 from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.text import parse_module, print_module
 
@@ -129,7 +130,7 @@ def test_maps(f) -> None:
 
 
 def test_random_numbers_of_each_round() -> None:
-    compiled = intarsia.compile(random_scan, fullgraph=True)
+    compiled = intarsia.compile(random_scan, fullgraph=DRAWS_ONCE_A_ROUND)  # a break before torch 2.13
     found = []
     for run in (compiled, random_scan):
         torch.manual_seed(5)

@@ -21,6 +21,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from intarsia.frontend.versions import minor
+
+COPIES_UNKNOWN_SIZES = minor(torch.__version__) >= (
+    2,
+    13,
+)  # torch 2.11 asks whether two sizes that it does not know are equal
 PROGRAMS: dict[str, Program] = {}
 
 
@@ -565,7 +571,10 @@ def formatted(x):
 # ---- writes, sides and classes ----
 
 
-@program((r(6), torch.tensor(2)), (r(6), torch.tensor(0)), (r(6), torch.tensor(9)))
+@program(
+    *((r(6), torch.tensor(2)), (r(6), torch.tensor(0)), (r(6), torch.tensor(9))),
+    breaks="" if COPIES_UNKNOWN_SIZES else "the result of setitem depends on a tensor's values",
+)
 def written_up_to_a_read_number(x, k):
     y = x.clone()
     y[: k.item()] *= 3

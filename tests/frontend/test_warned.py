@@ -144,6 +144,7 @@ def asserted(x):
 )
 def test_one_graph(function):
     fast, log = compiled(function, number_backend, on_error="raise")
+    function(torch.ones(2))  # unittest looks at all modules, which imports what some put off: that may add filters
     for x in (torch.ones(2), torch.zeros(2), torch.ones(3)):
         before = list(warnings.filters), warnings.showwarning, warnings._showwarnmsg_impl
         assert same(fast(x), function(x))

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 import intarsia
 from intarsia.frontend.runtime.callable import compile_callable
+from intarsia.frontend.versions import minor
 
 COUNT = int(os.environ.get("INTARSIA_FUZZ", "80")) // 4
 FIRST = int(os.environ.get("INTARSIA_FUZZ_SEED", "0"))
@@ -246,6 +247,8 @@ KNOWN = (
     "torch.func.linearize is called",
     "a function inside a transform of torch.func writes to a tensor from around it",
 )
+if minor(torch.__version__) < (2, 13):  # a fault of torch's own: it breaks where capture meets it
+    KNOWN = (*KNOWN, "capture sees RuntimeError: interpreter INTERNAL ASSERT FAILED")
 
 
 def compare(got: Any, want: Any, seed: int) -> None:
