@@ -120,7 +120,15 @@ def of_leaf(vm: Interpreter, leaf: Tensor, what: str) -> tuple[list[Hook], list[
     vm.gradients.hooked[id(leaf)] = info
     source = Const(info.real, info.source.name()) if info.static else info.source
     before, behind = (_now(vm, info.real, source, *each) for each in HOOKS_OF_LEAVES)
+    if (
+        not before and info.real._backward_hooks
+    ):  # the program has removed them; they stand until the entry replays that
+        before = [_nothing]
     return [Hook(leaf, function) for function in before], behind
+
+
+def _nothing(_: Tensor) -> None:
+    """A hook that stands in for those of a leaf that are removed: while it is on, autograd calls no other."""
 
 
 def _now(vm: Interpreter, leaf: Tensor, source: Source, kept: str, read: Callable[[Tensor], Any]) -> list[Any]:

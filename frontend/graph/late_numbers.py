@@ -103,7 +103,15 @@ class LateNumbers:
         compared = self._call(torch.gt if larger else torch.lt, other, value)
         made = self.out.call_function(torch.where, (compared, self._tensor(other), self._tensor(value)), {})
         least = (max if larger else min)(self._least(value), self._least(other))
-        return self._as_chosen(self._make(made, least), value, other)
+        found = self._make(made, least)
+        if len({type(v) in (int, torch.SymInt) for v in (value, other)}) > 1:  # an int or a float, as the values are
+            self.known[id(found)].chosen = self._where_chosen(self.vm)
+        return self._as_chosen(found, value, other)
+
+    def _where_chosen(self, vm: Interpreter) -> GraphBreak:
+        here, error = vm.gradients.here(vm, _CHOSEN), GraphBreak(_CHOSEN)
+        error.frames, error.split = here.frames, here.split
+        return error
 
     def chosen(self, vm: Interpreter, value: Any, other: Any, larger: bool) -> Any:
         """`extreme` of a number and a tensor of one number, which gives either; None of anything else."""
@@ -113,9 +121,7 @@ class LateNumbers:
         number = self.read(tensor)
         if number is None:
             return None
-        here = vm.gradients.here(vm, _CHOSEN)
-        self.known[id(number)].chosen = error = GraphBreak(_CHOSEN)
-        error.frames, error.split = here.frames, here.split
+        self.known[id(number)].chosen = self._where_chosen(vm)
         return self.extreme(*((number, other) if first else (value, number)), larger)
 
     def check(self, value: Any) -> None:
