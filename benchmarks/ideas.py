@@ -1,6 +1,7 @@
-"""Three published ideas as passes of others, and what they do to three models: `python benchmarks/ideas.py` prints a table.
+"""Published ideas as passes of others, and what they do to models: `python -m benchmarks.ideas` prints a table.
 
 Written against docs/extend.md alone. The models are small, so that the effect of each idea is seen beside products that all have.
+`python -m benchmarks.ideas 10 product-order` measures benchmarks/product_order.py on the models that multiply several matrices.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 import intarsia
+from benchmarks import torchvision_stub
+from benchmarks.product_order import ProductOrder
 from intarsia.extend import BF16, F32, Access, Fuse, Group, Pass, Plan, kernel, prim, tensor_type
 
 
@@ -158,10 +161,82 @@ def mlp(layers: int = 6, width: int = 512) -> nn.Module:
     return nn.Sequential(*(m for _ in range(layers) for m in (nn.Linear(width, width), nn.LayerNorm(width), nn.SiLU())))
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+class NonLocal(nn.Module):
+    """A bottleneck of a ResNet and a non-local block in its dot-product form (Wang et al., 2018), as published."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.narrow, self.middle, self.wide = (
+            nn.Sequential(nn.Conv2d(a, b, n, padding=n // 2, bias=False), nn.BatchNorm2d(b), nn.ReLU())
+            for a, b, n in ((width, width // 4, 1), (width // 4, width // 4, 3), (width // 4, width, 1))
+        )
+        self.theta, self.phi, self.g = (nn.Conv2d(width, width // 2, 1) for _ in range(3))
+        self.out = nn.Conv2d(width // 2, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.wide(self.middle(self.narrow(x)))
+        batch, channels = x.size(0), self.g.out_channels
+        g = self.g(x).view(batch, channels, -1).permute(0, 2, 1)
+        theta = self.theta(x).view(batch, channels, -1).permute(0, 2, 1)
+        phi = self.phi(x).view(batch, channels, -1)
+        f = torch.matmul(theta, phi)
+        y = torch.matmul(f / f.size(-1), g)
+        return x + self.out(y.permute(0, 2, 1).contiguous().view(batch, channels, *x.shape[2:]))
+
+
+class GraphLayer(nn.Module):
+    """A layer of a graph network (Morris et al., 2019): neighbours are added up, then made narrow."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.neighbours, self.root = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs, bias=False)
+
+    def forward(self, x: Tensor, adjacent: Tensor) -> Tensor:
+        return self.neighbours(torch.matmul(adjacent, x)) + self.root(x)
+
+
+class Graph(nn.Module):
+    """Two layers with the sizes of the data set Cora: 2,708 papers, 1,433 words, 7 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = GraphLayer(1433, 16), GraphLayer(16, 7)
+        self.register_buffer("adjacent", (torch.rand(2708, 2708) < 0.002).float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log_softmax(self.second(self.first(x, self.adjacent).relu(), self.adjacent), -1)
+
+
+def nystromformer() -> nn.Module:
+    """Two layers of the model of the transformers library (Xiong et al., 2021), which is as it is installed."""
+    torchvision_stub.install()
+    from transformers import NystromformerConfig, NystromformerModel
+
+    sizes = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "num_hidden_layers": 2}
+    model = NystromformerModel(NystromformerConfig(**sizes, max_position_embeddings=1024, segment_means_seq_len=1024))
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.model(inputs_embeds=x)[0]
+
+    return Layers()
+
+
+Models = dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]]
+MODELS: Models = {
     "experts": (Experts, (16 * 32, 64)),
     "transformer": (lambda: nn.Sequential(*(Block() for _ in range(4))), (4, 64, 256)),
     "mlp": (mlp, (256, 512)),
+}
+CHAINS: Models = {
+    "non-local": (NonLocal, (2, 256, 28, 28)),
+    "graph": (Graph, (2708, 1433)),
+    "nystromformer": (nystromformer, (1, 1024, 256)),
+    "transformer": MODELS["transformer"],
 }
 IDEAS: dict[str, list[Pass]] = {
     "as it is": [],
@@ -182,15 +257,15 @@ def milliseconds(calls: list[Callable[[], Any]], rounds: int) -> list[float]:
     return best
 
 
-def main(rounds: int = 200) -> None:
+def main(rounds: int = 200, models: Models = MODELS, ideas: dict[str, list[Pass]] = IDEAS) -> None:
     torch.set_num_threads(1)
     print(f"{'model':12} {'pass':17} {'kernels':>7} {'calls':>5} {'ms':>8} {'beside':>6} {'error':>8}")
-    for name, (make, shape) in MODELS.items():
+    for name, (make, shape) in models.items():
         torch.manual_seed(0)
         model, x, calls, rows = make().eval(), torch.randn(shape), [], []
         with torch.no_grad():
             expected = model(x)
-            for idea, passes in IDEAS.items():
+            for idea, passes in ideas.items():
                 intarsia.reset()
                 compiled = intarsia.compile(model, passes=passes, options={"on_error": "raise"})
                 error = ((compiled(x) - expected).abs().max() / expected.abs().max()).item()
@@ -205,4 +280,8 @@ def main(rounds: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    if sys.argv[2:] == ["product-order"]:
+        main(count, CHAINS, {"as it is": [], "product order": [ProductOrder()]})
+    else:
+        main(count)

@@ -28,6 +28,10 @@ def output(command: str) -> str:
         text=True,
         check=False,
     )
+    if "RuntimeWarning" in done.stderr or not done.stdout + done.stderr:
+        sys.exit(
+            f"docs/generate.py: the pages stay as they are: {command!r} printed {done.stderr.strip()[:300] or 'nothing'}"
+        )
     code = f"(exit code {done.returncode})\n" if done.returncode else ""
     return done.stdout + done.stderr + code
 
