@@ -216,10 +216,12 @@ class Branches:
             raise Prevented(reason)
         else:
             first_way, second_way = (_Way(vm, frame, way, joins, plan) for way in ways)
-            chosen = list(branch(vm, "the branch", taken(vm, predicate), first_way, second_way, ()))
+            takes = taken(vm, predicate)
+            chosen = list(branch(vm, "the branch", takes, first_way, second_way, ()))
             choice = self.choices.new()
             for made, (a, b) in zip(chosen, pairs, strict=True):
                 self.choices.note_either(made, a, b, choice)
+                self.choices.pairs[id(made)] = made, takes, a, b
         plan.behind(chosen)
         if callable(build):
             frame.result = build(chosen)

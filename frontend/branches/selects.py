@@ -42,13 +42,14 @@ _CHEAP = frozenset(
     trunc isfinite isnan isinf eq ne lt le gt ge logical_and logical_or logical_not and_ or_ xor invert bitwise_and bitwise_or pos lerp
     max min sum mean amax amin any all reshape view permute transpose t unsqueeze squeeze flatten expand expand_as clone detach float double to
     zeros_like ones_like full_like full scalar_tensor masked_fill isclose nan_to_num softmax log_softmax norm getattr contiguous type_as half bfloat16
+    flip roll
     """.split()  # noqa: SIM905
 )
 # Those whose gradient of zeros is zeros for all values of their operands, which are tensors or finite numbers.
 _LINEAR = frozenset(
     """
     add sub neg relu reshape view permute transpose t unsqueeze squeeze flatten expand expand_as clone sum mean float double to where
-    pos getitem select contiguous masked_fill clamp clamp_min clamp_max clip
+    pos getitem select contiguous masked_fill clamp clamp_min clamp_max clip flip roll
     """.split()  # noqa: SIM905
 )
 _SCALED = frozenset(
@@ -217,6 +218,10 @@ class Choices:
         # What a loop gives, what it is in eager where there is no round, and the condition of the first one.
         self.unless: list[tuple[Tensor, Tensor, Tensor]] = []
         self.gated: list[tuple[int, Tensor]] = []  # what goes through gates, behind so many writes
+        # By identity what where chose: itself, the truth by which, and the two.
+        self.pairs: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
+        # What the entry gives out in the place of one of these, by memory: what it chose is what is left of it.
+        self.picked: dict[int, tuple[Tensor, frozenset[Atom]]] = {}
 
     def choose(self, vm: Interpreter, first: Tensor, pairs: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
         """What is behind the branch for each pair, if a truth says whether the first side is taken."""
@@ -228,6 +233,7 @@ class Choices:
                 known[id(a), id(b)] = made
                 if made is not a:
                     self.note_either(made, a, b, choice)
+                    self.pairs[id(made)] = made, first, a, b
         return [known[id(a), id(b)] for a, b in pairs]
 
     def new(self) -> int:
@@ -263,6 +269,26 @@ class Choices:
         self._add(made, (_memory(made), frozenset()))
         self.unless.append((made, before, condition))
 
+    def pick(self, vm: Interpreter, tensor: Tensor) -> tuple[Tensor, list[Tensor | None]] | None:
+        """How the entry gives out one of the caller's tensors, or what was computed: the truth that says which; None for what was computed.
+
+        None where neither of the two is of the caller's memory: nobody can tell what was computed from one that eager has.
+        """
+        made, takes, *both = self.pairs.get(id(tensor), (None, None))
+        if made is not tensor or takes is None or vm.exporting or not vm.out.is_known(tensor):
+            return None
+        given = {
+            _memory(i.fake) for i in vm.out.inputs.values() if isinstance(i.fake, Tensor) and not is_composite(i.fake)
+        }
+        atoms = [self.memory_of(one) for one in both]
+        callers = [not given.isdisjoint(m for m, _ in found) for found in atoms]
+        known = vm.out.inputs.keys() | {id(one) for one in both if vm.out.is_known(one)}
+        if not any(callers) or any(c and id(one) not in known for c, one in zip(callers, both, strict=True)):
+            return None
+        left = frozenset[Atom]().union(*(found for found, is_given in zip(atoms, callers, strict=True) if not is_given))
+        self.picked[_memory(tensor)] = tensor, left
+        return takes, [one if is_given else None for one, is_given in zip(both, callers, strict=True)]
+
     def memory_of(self, tensor: Tensor) -> frozenset[Atom]:
         """The memory that a tensor's may be in eager."""
         return self._relation().get(memory := _memory(tensor), frozenset([(memory, frozenset())]))
@@ -297,6 +323,8 @@ class Choices:
         """Why what was chosen can be told from what eager gives; None: it cannot."""
         if any(storage_of(tensor) in vm.out.writes[count:] for count, tensor in self.gated):
             return "a tensor is written to of which one side of a branch takes gradients"  # eager may raise in backward
+        if any((known := self.picked.get(_memory(t))) is not None and known[0] is not t for t in results):
+            return "a view is given out of a tensor that is one of two, by a tensor's value"
         reason = self._refusal(vm, results, self._relation())
         if reason is None or self._refusal(vm, results, self.may_be) is not None:
             return reason
@@ -311,7 +339,8 @@ class Choices:
             return "a tensor is written to that is one of two, by a tensor's value"
         inputs = [i.fake for i in vm.out.inputs.values() if isinstance(i.fake, Tensor) and not is_composite(i.fake)]
         seen = dict.fromkeys(map(_memory, (*inputs, *results)))
-        found = [relation.get(memory) or frozenset([(memory, frozenset[tuple[int, int]]())]) for memory in seen]
+        relation = relation | {memory: left for memory, (_, left) in self.picked.items()}
+        found = [relation[m] if m in relation else frozenset([(m, frozenset[tuple[int, int]]())]) for m in seen]
         if any(m in relation and may_be_one(a, b) for k, m in enumerate(seen) for a, b in _pairs(found, k)):
             return "a tensor is given out that is one of two, by a tensor's value"
         return None

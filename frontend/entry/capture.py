@@ -466,7 +466,7 @@ def _finish(
     if body.views is not None:
         body.post[:0] = body.views.statements()
         body.views.sweep()
-    vm.branches.finish(vm, body.outputs)
+    vm.branches.finish(vm, [*body.outputs, *(() if body.views is None else body.views.tensors())])
     failing = vm.checks.finish(vm, body)
     body.post[:0] = settle(vm, body)
     outputs = body.outputs = [*body.outputs, *vm.out.read.unread(vm.out, body.outputs)]

@@ -52,7 +52,7 @@ from .effects import DELETED
 from .entry import Message
 from .replay import REDUCED, change_set, forget, put, refill, refill_dict, remake_set, set_changes, slots_of
 from .suspended import generator, getter, is_iterator, iterator, method, method_caller, partial
-from .views import Views, view_of_wrapper
+from .views import Views, given_as, view_of_wrapper
 
 __all__ = ["Residual"]
 
@@ -268,7 +268,7 @@ class Residual:
         if at is None:
             if not self.vm.out.is_known(tensor):
                 raise Unsupported("a tensor that capture has not seen being made is returned")
-            if self.views is not None and id(tensor) not in self.vm.parameters and (name := self.views.add(tensor)):
+            if self.views is not None and id(tensor) not in self.vm.parameters and (name := given_as(self, tensor)):
                 return self._named(tensor, name)
             at = self._place(tensor)
         if id(tensor) in self.vm.parameters:

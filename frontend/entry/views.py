@@ -24,7 +24,7 @@ from ..torch_private.dtensor import is_composite, is_shared
 from ..torch_private.functions import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE, OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance
 
-__all__ = ["Views", "view_of_wrapper"]
+__all__ = ["Views", "given_as", "view_of_wrapper"]
 
 
 class Body(Protocol):
@@ -81,6 +81,10 @@ class Views:
         result = _Result(f"view{len(self.results)}", tensor, node, chain)
         self.results.append(result)
         return result.name
+
+    def tensors(self) -> list[Tensor]:
+        """Those that were added."""
+        return [result.tensor for result in self.results]
 
     def statements(self) -> list[str]:
         """What to run right after the graph. A view of memory that no other result shares is one of the graph's results."""
@@ -171,6 +175,18 @@ class Views:
         if isinstance(value, fx.Node):
             return isinstance(value.meta["example_value"], int | torch.SymInt)
         return value is None or value is Ellipsis or isinstance(value, _PLAIN)
+
+
+def given_as(body: Any, tensor: Tensor) -> str | None:
+    """The name of a result that is made behind the graph: a view, or one of the caller's tensors by a truth that the graph gives."""
+    picked = body.vm.branches.choices.pick(body.vm, tensor)
+    if picked is None:
+        name: str | None = body.views.add(tensor)
+        return name
+    takes, both = picked
+    first, second = (body.base(tensor) if one is None else body.value(one) for one in both)
+    made: str = body._fresh(tensor, f"{first} if {body.base(takes)} else {second}")
+    return made
 
 
 def view_of_wrapper(views: Views | None, tensor: Tensor) -> str:
