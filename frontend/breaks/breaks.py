@@ -12,7 +12,17 @@ from ..bytecode.frame import Frame
 from ..errors import CaptureError, GraphBreak, SourceLine, is_foreign
 from ..state import Interpreter
 
-__all__ = ["Break", "Nowhere", "Restart", "Stop", "Suspended", "before_caller", "restart_point", "split_point"]
+__all__ = [
+    "Break",
+    "Nowhere",
+    "Restart",
+    "Stop",
+    "Suspended",
+    "before_caller",
+    "restart_point",
+    "split_point",
+    "suspendable",
+]
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ class Stop:
 
 def split_point(vm: Interpreter) -> Suspended | Restart | None:
     """Where the capture can be split, seen from the frame in which a break was raised; None when it cannot be."""
-    frames, depth = vm.frames, _depth(vm.frames)
+    frames, depth = vm.frames, suspendable(vm.frames)
     if depth == 0:
         return None
     last = frames[depth - 1]
@@ -82,11 +92,11 @@ def split_point(vm: Interpreter) -> Suspended | Restart | None:
 
 def restart_point(vm: Interpreter) -> Restart | None:
     """Where capture can begin again and stop in front of what it does now."""
-    depth = _depth(vm.frames)
+    depth = suspendable(vm.frames)
     return Restart(vm.frames[depth - 1].begun) if depth else None
 
 
-def _depth(frames: list[Frame]) -> int:
+def suspendable(frames: list[Frame]) -> int:
     """How many frames can be suspended."""
     if not frames or not frames[0].direct:
         return 0

@@ -19,6 +19,7 @@ from ..branches.checks import Checks
 from ..branches.sides import Side
 from ..branches.truths import certain, tensor_of_truth
 from ..breaks import breaks
+from ..breaks.budget import Budget
 from ..breaks.iterators import taken_over
 from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
@@ -144,7 +145,7 @@ class SymbolicInterpreter:
         self.step = self.out_size = 0
         self.unknown, self.unread = data_dependent_errors(), False
         self.stop: breaks.Stop | None = None
-        self.stop_at = -1
+        self.stop_at, self.last_step, self.budget = -1, None, Budget()
         self.raised_at: tuple[BaseException, tuple[SourceLine, ...]] | None = None
         self.delayed_break: CaptureError | None = None  # a break that was found where none can be raised
         self.generators: weakref.WeakSet[Generator] = weakref.WeakSet()
@@ -183,7 +184,7 @@ class SymbolicInterpreter:
                 frame.before = frame.stack[:]
                 self.out_size = self.out.size
                 if self.step == self.stop_at:
-                    raise self._stopped()
+                    self._stopped()
                 if self.unread and touched:
                     self.read_operands(frame, touched, arg)
                 try:
@@ -292,9 +293,18 @@ class SymbolicInterpreter:
         """Whether capture stands where CPython is to run the rest of the innermost frame."""
         return self.stop is not None and self.stop.native and self.step == self.stop_at
 
-    def _stopped(self) -> CaptureError:
-        """The break that an earlier attempt asked for, here."""
-        return self.stop.again(self.frames[-1])  # type: ignore[union-attr]
+    def stop_in_front_of(self, step: int | None, stop: breaks.Stop | None) -> None:
+        """Where this capture is to end; what it may spend until then."""
+        self.last_step, self.stop = step, stop
+        unlimited = self.strict or not self.splits
+        self.stop_at = self.budget.next_stop(0, step) if not unlimited else -1 if step is None else step
+
+    def _stopped(self) -> None:
+        """Raise the break that an earlier attempt asked for here, or see whether plain Python runs too long."""
+        if self.step == self.last_step:
+            raise self.stop.again(self.frames[-1])  # type: ignore[union-attr]
+        self.budget.look(self)
+        self.stop_at = self.budget.next_stop(self.step, self.last_step)
 
     def _locate(self, error: CaptureError) -> None:
         if not error.frames:

@@ -213,12 +213,23 @@ def _super(vm: Interpreter, *args: Any) -> Any:
     cls, first = args or _own_super(vm)
     if not isinstance(cls, type):
         raise UserRaise(TypeError(f"super() argument 1 must be a type, not {vm.type_of(cls).__name__}"))
-    of_instance = issubclass(vm.type_of(first), cls) or isinstance(first, type) and issubclass(first, cls)
-    if not of_instance and not isinstance(first, cls):
-        if first is None:
-            raise GraphBreak("super() is called without an object")
+    if issubclass(vm.type_of(first), cls) or isinstance(first, type) and issubclass(first, cls):
+        return objects.Super(cls, first)
+    if first is None:
+        raise GraphBreak("super() is called without an object")
+    shown = vm.call(getattr, (first, "__class__", None), {})
+    if not isinstance(shown, type) or not issubclass(shown, cls):
         raise UserRaise(TypeError("super(type, obj): obj must be an instance or subtype of type"))
-    return objects.Super(cls, first)
+    return objects.Super(cls, first, shown)
+
+
+@ROWS.rule(super.__init__)
+def _init_super(vm: Interpreter, sup: Any, *args: Any) -> None:
+    """A second `__init__` of the same object."""
+    if type(sup) is not objects.Super:
+        raise GraphBreak("super.__init__ is called")
+    made = _super(vm, *args)
+    sup.cls, sup.obj, sup.shown = made.cls, made.obj, made.shown
 
 
 def _own_super(vm: Interpreter) -> tuple[Any, Any]:

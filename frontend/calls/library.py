@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import copyreg
 import functools
 import inspect
 import json
@@ -36,10 +35,10 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.identity import Identity
-from ..values.kinds import SYMBOLIC, isinstance
+from ..values.kinds import isinstance
 from ..values.namespaces import instance_attr
 from ..values.protocol import answered, binary_by_methods, is_written_in_python
-from .pickles import rely_on_registries
+from .pickles import answers_itself, asked_of_object, reconstructed
 from .registry import Rows, Then
 from .visibility import check_keys, check_visible
 
@@ -192,7 +191,7 @@ def _copy(vm: Interpreter, value: Any) -> Any:
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
     kind = type(value)
-    if is_constant(value) or isinstance(value, type | types.FunctionType | types.ModuleType | slice):
+    if is_constant(value) or isinstance(value, type | types.FunctionType | types.ModuleType | types.CodeType | slice):
         return value
     if kind in (list, dict, set, collections.OrderedDict, collections.deque, collections.defaultdict):
         return value.copy()
@@ -219,9 +218,10 @@ def _rebuild(
         raise UserRaise(TypeError("cannot pickle 'generator' object"))
     custom = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
     own = [name for name in custom if objects.find_method(kind, name) is not None]
+    own += ["__reduce_ex__"] if answers_itself(vm, value, "__reduce_ex__") else []
     plain = hasattr(value, "__dict__") and kind.__new__ is object.__new__
     if isinstance(value, nn.Module) or own or not plain or id(value) in vm.user.opaque or _has_slots(kind):
-        return _reconstructed(vm, value, who, memo)
+        return reconstructed(vm, value, who, memo)
     made = vm.create(vm.native(object.__new__, kind))
     if made_of is not None:
         made_of(made)
@@ -230,24 +230,6 @@ def _rebuild(
         if found:
             made.__dict__[name] = item_of(item)
     return made
-
-
-def _reconstructed(vm: Interpreter, value: Any, who: str, memo: Any) -> Any:
-    """The copy of an object that says itself, for pickling, what it consists of: Python's own steps, interpreted."""
-    kind = type(value)
-    known = (
-        kind in SYMBOLIC or vm.is_frontend_class(kind) or id(value) in vm.user.opaque or kind in copyreg.dispatch_table
-    )
-    if known or isinstance(value, nn.Module):
-        raise GraphBreak(f"{who} of a {kind.__name__}")
-    rely_on_registries(vm)
-    parts = vm.call(objects.load_attr(vm, value, "__reduce_ex__"), (4,), {})
-    if isinstance(parts, str):
-        return value
-    return vm.call(_RECONSTRUCT, (value, memo, *parts), {})
-
-
-_RECONSTRUCT: Any = copy._reconstruct  # type: ignore[attr-defined]
 
 
 def _has_slots(kind: type) -> bool:
@@ -261,7 +243,7 @@ _MEMO = object()  # the key under which a memo keeps what it refers to alive
 def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or is_constant(value):
         return value
-    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.ModuleType):
+    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.ModuleType | types.CodeType):
         return value
     memo = {} if memo is None else memo
     if id(value) in memo:
@@ -293,9 +275,9 @@ def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
         return made
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return memo.setdefault(id(value), vm.native(tuple.__new__, kind, [copied(item) for item in value]))
-    method = objects.find_method(kind, "__deepcopy__")
-    if method is not None and not isinstance(value, nn.Module):
-        made = memo[id(value)] = vm.call(method, (value, memo), {})
+    method = None if isinstance(value, nn.Module) else asked_of_object(vm, value, "__deepcopy__")
+    if method is not None:
+        made = memo[id(value)] = vm.call(method, (memo,), {})
         return made
     if isinstance(value, types.MethodType):
         return types.MethodType(value.__func__, copied(value.__self__))

@@ -276,24 +276,24 @@ def _in_deque(function: Any) -> Any:
     return apply
 
 
-def _of_known_items(function: Any) -> Any:
-    """A method of sequences, for those whose items are guarded."""
+def _of_known_items(function: Any, least: int = 1, most: int = 1) -> Any:
+    """A method of sequences, for those whose items are guarded, with so many arguments."""
 
     def apply(vm: Interpreter, items: Any, *args: Any, **kwargs: Any) -> Any:
         refuse_opaque(vm, items, f"{function.__name__.strip('_')}()")
-        if not args and function is not _sort:
-            vm.native(getattr(type(items), function.__name__.strip("_")), items, **kwargs)  # which says so
+        if not least <= len(args) <= most or kwargs and function is not _sort:
+            vm.native(getattr(type(items), function.__name__.strip("_")), items, *args, **kwargs)  # which says so
         return function(vm, items, *args, **kwargs)
 
     return apply
 
 
-ROWS.rule(list.sort)(_of_known_items(_sort))
+ROWS.rule(list.sort)(_of_known_items(_sort, 0, 0))
 ROWS.rule(list.count, tuple.count)(_of_known_items(_count))
-ROWS.rule(list.index, tuple.index)(_of_known_items(_index))
+ROWS.rule(list.index, tuple.index)(_of_known_items(_index, 1, 3))
 ROWS.rule(list.remove)(_of_known_items(_remove))
 for _search in (collections.deque.index, collections.deque.count, collections.deque.remove):
-    ROWS.rule(_search)(_of_known_items(_in_deque(_search)))
+    ROWS.rule(_search)(_of_known_items(_in_deque(_search), 1, 3 if _search is collections.deque.index else 1))
 
 
 @ROWS.rule(operator.length_hint)

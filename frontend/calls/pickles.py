@@ -8,7 +8,8 @@ was at capture.
 
 from __future__ import annotations
 
-import builtins
+import _compat_pickle
+import copy
 import copyreg
 import io
 import pickle
@@ -30,10 +31,11 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
 from ..values.kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance
+from ..values.namespaces import instance_attr
 from .registry import Rows
 from .visibility import is_opaque_type
 
-__all__ = ["reduced", "rely_on_registries"]
+__all__ = ["answers_itself", "asked_of_object", "reconstructed", "reduced", "rely_on_registries"]
 
 ROWS = Rows()
 # The classes of which `pickle.Pickler` and `pickle.Unpickler` are copies in C.
@@ -81,7 +83,8 @@ def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
         # Capture has read `__dict__` of the exception, which made one.
         return made[:2] if isinstance(obj, BaseException) and len(made) == 3 and made[2] == {} else made
     state = objects.find_method(kind, "__getstate__")
-    plain = owner is object and not is_opaque_type(kind) and (state is not None or not _slots(kind))
+    known = not is_opaque_type(kind) or _says_its_value(kind)
+    plain = owner is object and known and (state is not None or not _slots(kind))
     if not plain or protocol < 2 or own or not _ASKED.issuperset(programs):
         raise GraphBreak(
             f"a {kind.__qualname__} is pickled or copied, of which {', '.join(programs) or 'C code'} is asked"
@@ -120,6 +123,15 @@ def _hooks(vm: Interpreter, kind: type, protocol: int) -> list[str]:
     return [name for name, method in found if method is not None and not vm.is_library(method.__module__)]
 
 
+def _says_its_value(kind: type) -> bool:
+    """Whether a class derives from plain values, and a method of the program's gives what `__new__` makes one of."""
+    plain = any(base in _VALUES for base in kind.__mro__) and kind.__flags__ & HEAP_TYPE
+    return bool(plain) and any(objects.find_method(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__"))
+
+
+_VALUES = (int, float, complex, str, bytes, tuple, frozenset)
+
+
 def _is_value(kind: type) -> bool:
     return any(not base.__flags__ & HEAP_TYPE for base in kind.__mro__[:-1])
 
@@ -150,6 +162,49 @@ def _check_global(vm: Interpreter, obj: Any, module: str, name: str) -> Any:
     if obj is not None and found is not obj:
         raise GraphBreak(f"a pickle refers to {module}.{name}, which is another object")
     return found
+
+
+# ---- copies ----
+
+
+def answers_itself(vm: Interpreter, obj: Any, name: str) -> bool:
+    """Whether an object, and not its class alone, says what its method `name` is: its own attribute, or code of the program's that finds attributes."""
+    kind = type(obj)
+    if not kind.__flags__ & HEAP_TYPE or isinstance(obj, nn.Module):
+        return False
+    hooks = (objects.find_method(kind, hook) for hook in ("__getattribute__", "__getattr__"))
+    return any(hook is not None for hook in hooks) or hasattr(obj, "__dict__") and instance_attr(vm, obj, name)[0]
+
+
+def asked_of_object(vm: Interpreter, obj: Any, name: str) -> Any:
+    """`getattr(obj, name, None)`, as the functions of `copy` ask."""
+    if answers_itself(vm, obj, name) or objects.find_method(type(obj), name) is not None or name.startswith("__reduce"):
+        return vm.call(getattr, (obj, name, None), {})
+    return None
+
+
+def reconstructed(vm: Interpreter, value: Any, who: str, memo: Any) -> Any:
+    """The copy of an object that says itself, for pickling, what it consists of: Python's own steps, interpreted."""
+    kind = type(value)
+    known = (
+        kind in SYMBOLIC or vm.is_frontend_class(kind) or id(value) in vm.user.opaque or kind in copyreg.dispatch_table
+    )
+    if known or isinstance(value, nn.Module):
+        raise GraphBreak(f"{who} of a {kind.__name__}")
+    rely_on_registries(vm)
+    if (method := asked_of_object(vm, value, "__reduce_ex__")) is not None:
+        parts = vm.call(method, (4,), {})
+    elif (method := asked_of_object(vm, value, "__reduce__")) is not None:
+        parts = vm.call(method, (), {})
+    else:
+        way = "shallow" if who == "copy.copy" else "deep"
+        raise UserRaise(copy.Error(f"un({way})copyable object of type {kind}"))
+    if isinstance(parts, str):
+        return value
+    return vm.call(_RECONSTRUCT, (value, memo, *parts), {})
+
+
+_RECONSTRUCT: Any = copy._reconstruct  # type: ignore[attr-defined]
 
 
 # ---- writing ----
@@ -247,13 +302,16 @@ class _Reader(_UNPICKLER):  # type: ignore[misc]
 
     def find_class(self, module: str, name: str) -> Any:
         """What a pickle refers to by name."""
-        sys_module = sys.modules.get(module)
-        if sys_module is not None and not self.vm.is_library(module):
-            return _check_global(self.vm, None, module, name)
-        old = module == "__builtin__" and name in vars(builtins) or (module, name) in _OLD_NAMES
-        if sys_module is None and not old:
-            raise GraphBreak(f"a pickle imports {module}")
-        return super().find_class(module, name)
+        now, called = module, name
+        if self.proto < 3 and self.fix_imports:  # as names were in Python 2
+            now, called = _compat_pickle.NAME_MAPPING.get(
+                (module, name), (_compat_pickle.IMPORT_MAPPING.get(module, module), name)
+            )
+        if now not in sys.modules:
+            raise GraphBreak(f"a pickle imports {now}")
+        return (
+            super().find_class(module, name) if self.vm.is_library(now) else _check_global(self.vm, None, now, called)
+        )
 
     def load_reduce(self) -> None:
         """Call a function."""
@@ -335,9 +393,6 @@ class _Reader(_UNPICKLER):  # type: ignore[misc]
             (op[0] for op in (pickle.INST, pickle.OBJ, pickle.EXT1, pickle.EXT2, pickle.EXT4)), load_unknown
         ),
     }
-
-
-_OLD_NAMES = {("__builtin__", "xrange"), ("copy_reg", "_reconstructor"), ("itertools", "izip"), ("itertools", "imap")}
 
 
 @ROWS.rule(pickle.loads)

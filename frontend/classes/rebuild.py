@@ -73,6 +73,8 @@ def made_again(residual: Any, value: Any) -> str | None:
     kind, parts = type(value), [getattr(value, "__func__", None)]
     if isinstance(value, property):
         text = value.__doc__ if value.__doc__ != getattr(value.fget, "__doc__", None) else None
+        if value.__doc__ is None and getattr(value.fget, "__doc__", None) is not None:
+            raise Unsupported("a property whose text was taken away outlives the captured code")
         parts = [value.fget, value.fset, value.fdel, text]
     if kind not in (staticmethod, classmethod, property):
         raise Unsupported(f"a {kind.__qualname__} around a function that was made inside the captured code outlives it")

@@ -253,8 +253,7 @@ class _Attempt:
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
             for p in _definition(self.target)
         )
-        if stop is not None:
-            vm.stop_at, vm.stop = stop
+        vm.stop_in_front_of(*(stop or (None, None)))
         state = StateCheck()
         training = torch.is_grad_enabled()
         try:

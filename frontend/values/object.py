@@ -61,10 +61,17 @@ __all__ = [
 class Super:
     """`super()`: attribute look-up that starts after `cls` in the class order of `obj`."""
 
-    __slots__ = ("cls", "obj")
+    __slots__ = ("cls", "obj", "shown")
 
-    def __init__(self, cls: type, obj: Any) -> None:
+    def __init__(self, cls: type, obj: Any, shown: type | None = None) -> None:
         self.cls, self.obj = cls, obj
+        self.shown = shown  # the class that an object's `__class__` names, where its own does not derive from `cls`
+
+    def begins(self, vm: Interpreter) -> type:
+        """The class in whose order the look-up begins."""
+        if isinstance(self.obj, type) and issubclass(self.obj, self.cls):
+            return self.obj
+        return self.shown or vm.type_of(self.obj)
 
 
 def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
@@ -200,8 +207,8 @@ def _super_attr(vm: Interpreter, sup: Super, name: str) -> Any:
     obj = sup.obj
     if name in ("__thisclass__", "__self__", "__self_class__", "__class__"):
         known = {"__thisclass__": sup.cls, "__self__": obj, "__class__": super}
-        return known.get(name, obj if isinstance(obj, type) and issubclass(obj, sup.cls) else vm.type_of(obj))
-    cls = obj if isinstance(obj, type) and issubclass(obj, sup.cls) else vm.type_of(obj)
+        return known.get(name) if name in known else sup.begins(vm)
+    cls = sup.begins(vm)
     raw, owner = lookup(cls, name, sup.cls)
     if vm.effects.classes:
         order = cls.__mro__
@@ -271,9 +278,9 @@ def _hook(kind: type, name: str) -> Any:
 
 
 def _instance_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
-    if name == "__class__" and lookup(kind, name)[1] is object:
-        return kind
     custom = _hook(kind, "__getattribute__")
+    if name == "__class__" and custom is None and lookup(kind, name)[1] is object:
+        return kind
     try:
         return vm.call(custom, (obj, name), {}) if custom is not None else generic_attr(vm, obj, kind, name)
     except UserRaise as raised:
@@ -468,7 +475,7 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     if _by_descriptor(vm, obj, raw, name, ("fset", "__set__"), value):
         return
     slot = isinstance(raw, types.MemberDescriptorType)
-    if kind is collections.defaultdict and slot and vm.user.source_of(obj) is None:
+    if kind in (collections.defaultdict, property) and slot and vm.user.source_of(obj) is None:
         vm.native(setattr, obj, name, value)
         return
     if namespace_of(obj) is None and (not slot or not kind.__flags__ & HEAP_TYPE):

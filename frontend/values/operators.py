@@ -192,7 +192,7 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         if type(left) is type(right) and type(left) in (list, tuple):
             return _compare_sequences(vm, symbol, left, right)
         if type(left) is type(right) is slice:
-            left, right = ((v.start, v.stop, v.step) for v in (left, right))
+            left, right = [(v.start, v.stop, v.step) for v in (left, right)]
             return _compare_sequences(vm, symbol, left, right)
         if type(left) is type(right) is dict and symbol in ("==", "!=") and not _asks_keys(vm, left, right):
             return _compare_dicts(vm, symbol, left, right)
@@ -206,11 +206,15 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
 
 
 def _compare_sequences(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
-    """A comparison of two lists, two tuples or what two slices hold, item by item."""
-    for x, y in zip(left, right, strict=False):
-        if not _is_found(vm, x, y):
-            return symbol == "!=" if symbol in ("==", "!=") else compare(vm, symbol, x, y)
-    return compare(vm, symbol, len(left), len(right))
+    """A comparison of two lists, two tuples or what two slices hold, item by item; the program's `__eq__` may change the lists meanwhile."""
+    if type(left) is list and len(left) != len(right) and symbol in ("==", "!="):  # no item is looked at
+        return symbol == "!="
+    at = 0
+    while at < min(len(left), len(right)) and _is_found(vm, left[at], right[at]):
+        at += 1
+    if at >= min(len(left), len(right)):
+        return compare(vm, symbol, len(left), len(right))
+    return symbol == "!=" if symbol in ("==", "!=") else compare(vm, symbol, left[at], right[at])
 
 
 def _is_found(vm: Interpreter, x: Any, y: Any) -> bool:
