@@ -145,7 +145,8 @@ class SymbolicInterpreter:
         self.step = self.out_size = 0
         self.unknown, self.unread = data_dependent_errors(), False
         self.stop: breaks.Stop | None = None
-        self.stop_at, self.last_step, self.budget = -1, None, Budget()
+        self.last_step: int | None = None
+        self.stop_at, self.budget = -1, Budget()
         self.raised_at: tuple[BaseException, tuple[SourceLine, ...]] | None = None
         self.delayed_break: CaptureError | None = None  # a break that was found where none can be raised
         self.generators: weakref.WeakSet[Generator] = weakref.WeakSet()
