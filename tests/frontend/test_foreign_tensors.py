@@ -450,3 +450,78 @@ def test_a_deep_copy_is_eagers() -> None:
     fast, _ = compiled(lambda a: copy.deepcopy(a))
     with pytest.raises(NotImplementedError, match="Cannot access storage"):
         fast(csr(4, 5))
+
+
+# ---- transforms ----
+
+
+def batch_times(a, x):
+    return torch.func.vmap(lambda v: a @ v)(x) + 1
+
+
+def batch_of_products(a, x):
+    return torch.func.vmap(lambda v: torch.sparse.mm(a, v[:, None]).sin())(x)
+
+
+def gradient(a, x):
+    return torch.func.grad(lambda v: (a @ v).sum())(x[0])
+
+
+def jacobian(a, x):
+    return torch.func.jacrev(lambda v: a @ v)(x[0])
+
+
+def tangents(a, x):
+    return torch.func.jvp(lambda v: a @ v, (x[0],), (x[0],))
+
+
+def dense_around(a, x):
+    d = a.to_dense()
+    return torch.func.vmap(lambda v: d @ v)(x)
+
+
+def made_inside(a, x):
+    return torch.func.vmap(lambda v: v.to_sparse().to_dense())(x)
+
+
+@pytest.mark.parametrize("make", [csr, coo, twice])
+@pytest.mark.parametrize(
+    "program", [batch_times, batch_of_products, gradient, jacobian, tangents, dense_around, made_inside]
+)
+def test_transforms_around(program: Any, make: Any) -> None:
+    """Eager's result or its own error, for changed values: a call on a foreign tensor inside is one break, at the call's own line."""
+    fast, log = compiled(program, number_backend)
+    for factor in (1, 2, 3):
+        given = make(4, 5) * factor, t(3, 5) + factor
+        found = []
+        for call in (program, fast):
+            try:
+                found.append(call(*given))
+            except Exception as raised:
+                found.append((type(raised), str(raised).splitlines()[0]))
+        _same_answers(found[1], found[0])
+    assert not log.fallbacks
+    assert bool(log.breaks) is (program is not dense_around)
+    for each in log.breaks:
+        assert "inside a transform" in each.reason
+
+
+def test_a_transform_of_dequantized() -> None:
+    def around(q, x):
+        return torch.func.vmap(lambda v: v + q.dequantize())(x)
+
+    fast, log = compiled(around, number_backend)
+    for factor in (1.0, 2.0):
+        q = torch.quantize_per_tensor(t(5) * factor, 0.1, 3, torch.quint8)
+        assert torch.equal(fast(q, t(3, 5)), around(q, t(3, 5)))
+    assert not log.fallbacks
+    assert "dequantize of a quantized tensor is called inside a transform" in log.breaks[0].reason
+
+
+def _same_answers(found: Any, wanted: Any) -> None:
+    assert type(found) is type(wanted)
+    for one, other in zip(pytree.tree_leaves(found), pytree.tree_leaves(wanted), strict=True):
+        if isinstance(other, Tensor):
+            torch.testing.assert_close(one, other)
+        else:
+            assert one == other
