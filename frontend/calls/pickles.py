@@ -75,7 +75,13 @@ def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
     if isinstance(method, types.FunctionType):
         return vm.call(method, (obj,), {})
     programs = _hooks(vm, kind, protocol)
-    own = [name for name in _HOOKS if name in getattr(obj, "__dict__", ())] if is_honest(kind) else [kind.__name__]
+    asks = "__getattribute__" in programs
+    if is_honest(kind):
+        own = [name for name in _HOOKS if name in getattr(obj, "__dict__", ())]
+    elif asks and type(obj) is kind and not any("__class__" in vars(base) for base in kind.__mro__[:-1]):
+        own = [name for name in _HOOKS if instance_attr(vm, obj, name)[0]]
+    else:  # a proxy, or one that says that it is of another class
+        own = [kind.__name__]
     programs += own
     if not programs and (vm.is_created(obj) or is_constant(obj) or vm.user.source_of(obj) is None):
         refuse_iterator(vm, obj)
@@ -89,15 +95,29 @@ def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
         raise GraphBreak(
             f"a {kind.__qualname__} is pickled or copied, of which {', '.join(programs) or 'C code'} is asked"
         )
+    if asks:
+        _check_default(vm, obj, "__reduce__")
     args, kwargs = _new_arguments(vm, obj, kind)
-    found = _attributes(vm, obj) if state is None else vm.call(state, (obj,), {})
+    if asks and state is None:
+        _check_default(vm, obj, "__getstate__")
+    if state is None:
+        found = _attributes(vm, obj, kind)
+    else:
+        found = vm.call(vm.call(getattr, (obj, "__getstate__"), {}) if asks else state, () if asks else (obj,), {})
     if kwargs:
         return copyreg.__newobj_ex__, (kind, args, kwargs), found, None, None  # type: ignore[attr-defined]
     return _NEW_OBJECT, (kind, *args), found, None, None
 
 
 # What is asked of an object that consists of its attributes; `__getattr__` is not, as all that is looked for is there.
-_ASKED = frozenset(("__getstate__", "__getnewargs__", "__getnewargs_ex__", "__getattr__"))
+_ASKED = frozenset(("__getstate__", "__getnewargs__", "__getnewargs_ex__", "__getattr__", "__getattribute__"))
+
+
+def _check_default(vm: Interpreter, obj: Any, name: str) -> None:
+    """Ask the program's `__getattribute__` for a method of `object`, as C code does; another answer is a break."""
+    found = vm.call(getattr, (obj, name, None), {})
+    if not (type(found) is types.MethodType and found.__self__ is obj and found.__func__ is getattr(object, name)):
+        raise GraphBreak(f"`__getattribute__` of a {type(obj).__qualname__}, which is copied, answers for {name}")
 
 
 def _new_arguments(vm: Interpreter, obj: Any, kind: type) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -140,8 +160,9 @@ def _slots(kind: type) -> bool:
     return any(isinstance(raw, types.MemberDescriptorType) for c in kind.__mro__ for raw in c.__dict__.values())
 
 
-def _attributes(vm: Interpreter, obj: Any) -> Any:
-    names = objects.load_attr(vm, obj, "__dict__")
+def _attributes(vm: Interpreter, obj: Any, kind: type) -> Any:
+    """What C code reads, past the program's `__getattribute__`."""
+    names = objects.generic_attr(vm, obj, kind, "__dict__")
     return (names.force() if isinstance(names, InstanceDict | LazyDict) else names) or None
 
 

@@ -141,7 +141,7 @@ def test_a_flag_is_asked_before_it_is_written_to_and_not_behind():
     for _ in range(4):
         x = torch.randn(3)
         assert torch.equal(fast(x, count), function(x, other)) and torch.equal(count, other)
-    assert log.breaks and all(b.reason.startswith("control flow depends on a tensor's value") for b in log.breaks)
+    assert not log.breaks
     shared = torch.tensor([0, 0])
     alias = shared.clone()
     assert torch.equal(fast(x, shared[0]), function(x, alias[0])) and torch.equal(shared, alias)

@@ -254,3 +254,60 @@ def test_arguments_that_do_not_fit() -> None:
         lambda: [1, 1].count(1),
     ):
         assert agrees(call) == []
+
+
+class Settings:
+    """As settings of models are: names that stand for others are resolved by `__getattribute__`, which also counts."""
+
+    names = {"width": "hidden"}
+
+    def __init__(self) -> None:
+        self.hidden, self.layers, self.asked = 8, [1, 2], 0
+
+    def __getattribute__(self, name: str) -> Any:
+        own = super().__getattribute__
+        if name in ("__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__"):
+            own("__dict__")["asked"] += 1
+        return own(own("names").get(name, name))
+
+
+class SettingsWithState(Settings):
+    def __getstate__(self) -> dict[str, Any]:
+        return {"hidden": 5, "layers": self.layers, "asked": 0}
+
+
+class ReducesElsewhere(Settings):
+    def __getattribute__(self, name: str) -> Any:
+        return (lambda: "names") if name == "__reduce__" else super().__getattribute__(name)
+
+
+class StatesElsewhere(Settings):
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return (lambda: {"hidden": 3, "layers": [], "asked": 0}) if name == "__getstate__" else found
+
+
+class OfAnotherClass(Settings):
+    __class__ = property(lambda self: dict)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("kind", "one_graph"),
+    [
+        (Settings, True),
+        (SettingsWithState, True),
+        (ReducesElsewhere, False),
+        (StatesElsewhere, False),
+        (OfAnotherClass, False),
+    ],
+)
+def test_copies_of_what_finds_its_own_attributes(kind: type[Settings], one_graph: bool) -> None:
+    def body() -> Any:
+        settings = kind()
+        deep, flat = copy.deepcopy(settings), copy.copy(settings)
+        if type(deep) is not kind:
+            return deep, flat, settings.asked
+        deep.layers.append(deep.width)  # type: ignore[attr-defined]
+        return deep.layers, flat.width, flat.layers is settings.layers, settings.asked, deep.asked  # type: ignore[attr-defined]
+
+    assert (not agrees(body)) == one_graph

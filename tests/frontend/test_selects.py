@@ -329,12 +329,12 @@ def nothing(x):
     return y
 
 
+ONE += (same_object, given_out)
 OTHERS = {
     structures: "is a Tensor on one side and a list on the other",
     sizes: "has the sizes",
     nothing: "is None on one side and a Tensor on the other",
-    same_object: "given out",
-    by_identity: "given out",
+    by_identity: "compared by identity",
     written_later: "written to",
     two_of_them: "given out",
     two_kinds: "n is 1.0 on one side and 0 on the other",
@@ -350,7 +350,6 @@ OTHERS = {
     a_variable_of_a_function: "the variable n, which functions share, is assigned in `n = n + 1`",
     a_class_made: "a class is made",
     printed: "print is called in `print(end=",
-    given_out: "given out",
     unbound: "y is bound on one side only",
     raises: "RuntimeError is raised in `return x @ torch.ones(3)`",
 }
