@@ -217,8 +217,7 @@ class Branches:
             chosen = list(branch(vm, "the branch", takes, first_way, second_way, ()))
             choice = self.choices.new()
             for made, (a, b) in zip(chosen, pairs, strict=True):
-                self.choices.note_either(made, a, b, choice)
-                self.choices.pairs[id(made)] = made, takes, a, b
+                self.choices.note_either(made, takes, a, b, choice)
         if callable(build):
             frame.result = build(chosen)
             return "return"

@@ -232,8 +232,7 @@ class Choices:
                 made = a if a is b else out.call_function(torch.where, (first, a, b), {})
                 known[id(a), id(b)] = made
                 if made is not a:
-                    self.note_either(made, a, b, choice)
-                    self.pairs[id(made)] = made, first, a, b
+                    self.note_either(made, first, a, b, choice)
         return [known[id(a), id(b)] for a, b in pairs]
 
     def new(self) -> int:
@@ -241,8 +240,9 @@ class Choices:
         self.made += 1
         return self.made
 
-    def note_either(self, made: Tensor, a: Tensor, b: Tensor, choice: int) -> None:
-        """`made` stands for `a` where a choice goes its first way, else for `b`."""
+    def note_either(self, made: Tensor, first: Tensor, a: Tensor, b: Tensor, choice: int) -> None:
+        """`made` stands for `a` where a choice goes its first way, as the truth `first` says, else for `b`."""
+        self.pairs[id(made)] = made, first, a, b
         self.note(made, a, (choice, 0))
         self.note(made, b, (choice, 1))
 

@@ -98,12 +98,12 @@ def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
     if asks:
         _check_default(vm, obj, "__reduce__")
     args, kwargs = _new_arguments(vm, obj, kind)
-    if asks and state is None:
-        _check_default(vm, obj, "__getstate__")
-    if state is None:
-        found = _attributes(vm, obj, kind)
+    if state is not None:
+        found = vm.call(vm.call(getattr, (obj, "__getstate__"), {}), (), {})
     else:
-        found = vm.call(vm.call(getattr, (obj, "__getstate__"), {}) if asks else state, () if asks else (obj,), {})
+        if asks:
+            _check_default(vm, obj, "__getstate__")
+        found = _attributes(vm, obj, kind)
     if kwargs:
         return copyreg.__newobj_ex__, (kind, args, kwargs), found, None, None  # type: ignore[attr-defined]
     return _NEW_OBJECT, (kind, *args), found, None, None

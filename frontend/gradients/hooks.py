@@ -120,10 +120,8 @@ def of_leaf(vm: Interpreter, leaf: Tensor, what: str) -> tuple[list[Hook], list[
     vm.gradients.hooked[id(leaf)] = info
     source = Const(info.real, info.source.name()) if info.static else info.source
     before, behind = (_now(vm, info.real, source, *each) for each in HOOKS_OF_LEAVES)
-    if (
-        not before and info.real._backward_hooks
-    ):  # the program has removed them; they stand until the entry replays that
-        before = [_nothing]
+    if not before and info.real._backward_hooks:
+        before = [_nothing]  # the program has removed them; they stand until the entry replays that
     return [Hook(leaf, function) for function in before], behind
 
 
