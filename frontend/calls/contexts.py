@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ __all__ = [
     "Scope",
     "changes_modes",
     "enter",
+    "grad_mode",
     "is_torch_context",
     "make",
     "mode_keeper",
@@ -271,6 +273,17 @@ def set_grad(vm: Interpreter, mode: bool) -> None:
     if torch.is_grad_enabled() != mode:
         SET_GRAD_MODE(mode)
         vm.out.mark(SET_GRAD_MODE, (mode,))
+
+
+@contextmanager
+def grad_mode(vm: Interpreter, mode: bool) -> Iterator[None]:
+    """A piece in this grad mode; behind it is the mode from before, however the piece ends: the program may catch what it raises."""
+    before = torch.is_grad_enabled()
+    set_grad(vm, mode)
+    try:
+        yield
+    finally:
+        set_grad(vm, before)
 
 
 def changes_modes(graph: torch.fx.Graph) -> bool:

@@ -99,10 +99,10 @@ def _renormed(function: Any) -> Any:
         named, weight = given.arguments, given.arguments["weight"]
         tracked = isinstance(weight, Tensor) and weight.requires_grad and torch.is_grad_enabled()
         if named["max_norm"] is not None and tracked and isinstance(named["input"], Tensor):
-            contexts.set_grad(vm, False)
-            indices = vm.out.call_method("contiguous", (named["input"],), {})
-            vm.out.call_function(torch.embedding_renorm_, (weight, indices, named["max_norm"], named["norm_type"]), {})
-            contexts.set_grad(vm, True)
+            given_norm = named["max_norm"], named["norm_type"]
+            with contexts.grad_mode(vm, False):
+                indices = vm.out.call_method("contiguous", (named["input"],), {})
+                vm.out.call_function(torch.embedding_renorm_, (weight, indices, *given_norm), {})
             named["max_norm"] = None
         return torch_call(vm, function, given.args, given.kwargs)
 

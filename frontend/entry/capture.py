@@ -290,6 +290,7 @@ class _Attempt:
         finally:
             for scope in reversed(list(vm.scopes)):
                 scope._leave()
+            SET_GRAD_MODE(training)  # the outermost scope may have begun in a mode of capture's own
             vm.defaults.restore()
             vm.effects.leave()
             vm.user.release()

@@ -173,9 +173,8 @@ def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     context.__dict__["needs_input_grad"] = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
     if not wanted:
         return _unfollowed(_forward(vm, cls, context, args, kwargs), vm, args, context)
-    contexts.set_grad(vm, False)
-    output = _forward(vm, cls, context, args, kwargs)
-    contexts.set_grad(vm, True)
+    with contexts.grad_mode(vm, False):
+        output = _forward(vm, cls, context, args, kwargs)
     return _followed(vm, cls, context, args, output)
 
 

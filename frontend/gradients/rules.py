@@ -161,22 +161,20 @@ def _backward(
     if watched and call.changes:
         raise GraphBreak(f"{what}, and hooks of several kinds see each other's changes")
     _refuse_shared(arriving, [g for g, is_new in zip(found, new, strict=True) if is_new], what)
-    mode = torch.is_grad_enabled()
-    contexts.set_grad(vm, bool(create_graph))
     arrived = {leaf: k for k, leaf in enumerate(call.arrived)}
     parts = zip(leaves, present, found, strict=True)
-    for leaf, grad, gradient in sorted(parts, key=lambda part: arrived.get(part[0], -1)):
-        if gradient is None:
-            continue
-        if grad is None:
-            store_tensor_attr(vm, leaf, "grad", gradient)
-        elif create_graph:
-            store_tensor_attr(vm, leaf, "grad", vm.out.call_function(torch.add, (grad, gradient), {}))
-        else:
-            vm.out.call_method("add_", (grad, gradient), {})
-        for function in hooks[leaf][1]:
-            vm.call(function, (leaf,), {})
-    contexts.set_grad(vm, mode)
+    with contexts.grad_mode(vm, bool(create_graph)):
+        for leaf, grad, gradient in sorted(parts, key=lambda part: arrived.get(part[0], -1)):
+            if gradient is None:
+                continue
+            if grad is None:
+                store_tensor_attr(vm, leaf, "grad", gradient)
+            elif create_graph:
+                store_tensor_attr(vm, leaf, "grad", vm.out.call_function(torch.add, (grad, gradient), {}))
+            else:
+                vm.out.call_method("add_", (grad, gradient), {})
+            for function in hooks[leaf][1]:
+                vm.call(function, (leaf,), {})
 
 
 def _refuse_shared(arriving: Sequence[Any], made: Sequence[Any], what: str) -> None:
