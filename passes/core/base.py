@@ -68,7 +68,7 @@ class Pass:
         Raises:
             PassError: says what does not hold and which pass establishes it.
         """
-        raise NotImplementedError
+        raise PassError(f"{type(self).__qualname__} has no method apply(self, ctx, module)")
 
     @property
     def spec(self) -> str:

@@ -136,6 +136,8 @@ def passes_in(loaded: Loaded) -> list[type[Pass]]:
 def why(error: BaseException, path: Path | None = None) -> str:
     """The error, and the last line of the file where it came up."""
     if isinstance(error, SyntaxError):
+        if error.lineno is None:  # zero bytes
+            return error.msg
         return f"{error.filename}:{error.lineno}: {error.msg}\n  {(error.text or '').strip()}"
     said = "".join(traceback.format_exception_only(error)).strip()
     places = traceback.extract_tb(error.__traceback__)

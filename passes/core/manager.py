@@ -330,7 +330,7 @@ def _add(kind: type[Pass], classes: dict[str, type[Pass]]) -> None:
     """
     if not kind.name:
         raise PipelineError(f"the pass {kind.__qualname__} has no name: set the class attribute 'name'")
-    if not NAME.fullmatch(kind.name) or kind.name == DEFAULT:
+    if not isinstance(kind.name, str) or not NAME.fullmatch(kind.name) or kind.name == DEFAULT:
         raise PipelineError(
             f"the pass {kind.__qualname__} cannot be called {kind.name!r}: letters, digits, '-', '_' and '.'"
         )

@@ -17,6 +17,8 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 from ...ir.dialects.prim import VIEWS, Full, Func, tensor
 from ...ir.literals import Literal
 from ...ir.syntax import Op
+from ...ir.text import DIALECTS, make_context
+from .syntax import suggest
 
 Rewrite: TypeAlias = SSAValue | Op | Sequence[Op] | None
 Rule: TypeAlias = Callable[..., Rewrite]  # of one argument, whose annotation names the operation
@@ -109,7 +111,13 @@ def apply_rules(module: ModuleOp, table: Table) -> int:
     """Apply the rules until none matches, also inside kernels; gives the number of rewrites.
 
     Operations that a rewrite leaves without readers are erased.
+
+    Raises:
+        ValueError: there is no operation of a name in the table.
+        TypeError: a rule gives something else than a rewrite.
     """
+    if lost := [name for name in table if name.partition(".")[0] in _CLOSED and not _is_operation(name)]:
+        raise ValueError(f"no operation is called '{lost[0]}'{suggest(lost[0], known_operations())}")
     work = deque(op for op in module.walk() if op.name in table and isinstance(op, Op))
     waiting = set(work)
     count = 0
@@ -122,6 +130,7 @@ def apply_rules(module: ModuleOp, table: Table) -> int:
             found = rule(op)
             if found is None:
                 continue
+            _check_rewrite(op, rule, found)
             count += 1
             for touched in _replace(op, found):
                 if touched.name in table and touched not in waiting and touched.parent is not None:
@@ -129,6 +138,30 @@ def apply_rules(module: ModuleOp, table: Table) -> int:
                     work.append(touched)
             break
     return count
+
+
+_CLOSED = frozenset(dialect.name for dialect in DIALECTS)  # `aten` is open
+_CONTEXT = make_context()
+
+
+def _is_operation(name: str) -> bool:
+    return _CONTEXT.get_optional_op(name) is not None
+
+
+def known_operations() -> list[str]:
+    """The names of all operations of the closed dialects."""
+    return [op.name for dialect in DIALECTS for op in dialect.operations]
+
+
+def _check_rewrite(op: Op, rule: Rule, found: object) -> None:
+    many = isinstance(found, Sequence) and not isinstance(found, str) and bool(found)
+    if isinstance(found, SSAValue | Op) or (many and all(isinstance(each, Op) for each in found)):  # type: ignore[attr-defined]
+        return
+    code = getattr(rule, "__code__", None)
+    where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    raise TypeError(
+        f"the rule for {op.name}{where} gives {found!r:.60}: a rule gives a value, an operation, a list of operations, or None"
+    )
 
 
 def _replace(op: Op, found: SSAValue | Op | Sequence[Op]) -> list[Op]:

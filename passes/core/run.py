@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.syntax import visible
 from ...ir.text import print_module
@@ -107,12 +108,12 @@ def run_pipeline(
             run.seconds.append((item.name, seconds))
             if verify_each or beside or index == len(passes) - 1:
                 _verify(module, item, run, ctx)
-        except Exception as error:
-            if isinstance(error, PassError) and own[index]:
+        except (Exception, SystemExit) as error:  # a pass that ends the program would end the user's
+            if isinstance(error, PassError | SystemExit) and own[index]:
                 raise
             path = _reproduce(ctx, original, passes[: index + 1], error, reproducer_dir)
             kind = "" if isinstance(error, PassError) else f"{type(error).__name__}: "
-            raise PassFailure(item, f"{kind}{_first_lines(error)}", path) from error
+            raise PassFailure(item, f"{kind}{_first_lines(error)}{_line_in(item, error)}", path) from error
         if on_pass:
             on_pass(item.name, module, seconds, "after")
     return run
@@ -141,7 +142,8 @@ def _apply_within(limit: float, item: Pass, ctx: CompileContext, module: ModuleO
         places = [
             p for p in traceback.extract_tb(error.__traceback__) if Path(p.filename).parent != Path(__file__).parent
         ]
-        where = f"; it was at {places[-1].filename}:{places[-1].lineno}: {places[-1].line}" if places else ""
+        place = _place_in(item, error) or (places[-1] if places else None)
+        where = f"; it was at {place.filename}:{place.lineno}: {place.line}" if place else ""
         raise NotEnding(f"it did not end within {limit:g} s (the setting pass_seconds){where}") from None
 
 
@@ -183,11 +185,39 @@ def _verify(module: ModuleOp, item: Pass, run: PipelineRun, ctx: CompileContext)
         map(operator.is_, parts, run.verified)
     ):  # most passes find nothing to do
         module.verify()
+        _check_defined(module)
         check(module, ctx.machine)
         run.verified = parts
     if item.gives is not None and (illegal := first_illegal(module, item.gives)) is not None:
         raise ValueError(f"{illegal.name} is left in a module of level '{item.gives}'")
     run.seconds.append(("(verify)", time.perf_counter() - start))
+
+
+def _check_defined(module: ModuleOp) -> None:
+    """Every operand is made in front of its operation, in a block around it: xDSL's verifier does not ask.
+
+    Raises:
+        ValueError: one is not; names both operations.
+    """
+    known: set[SSAValue] = set()
+
+    def look(block: Block) -> None:
+        inside = set(block.args)
+        known.update(inside)
+        for op in block.ops:
+            for operand in op.operands:
+                if operand not in known:
+                    owner = operand.owner
+                    made = f"the result of {owner.name}" if isinstance(owner, Operation) else "an argument of a block"
+                    raise ValueError(f"{op.name} reads {made}, which does not stand in front of it in the module")
+            for region in op.regions:
+                for each in region.blocks:
+                    look(each)
+            known.update(op.results)
+            inside.update(op.results)
+        known.difference_update(inside)
+
+    look(module.body.block)
 
 
 def _parts(module: ModuleOp) -> list[Any]:
@@ -215,6 +245,21 @@ def _parts(module: ModuleOp) -> list[Any]:
     return found
 
 
+def _line_in(item: Pass, error: BaseException) -> str:
+    """Where in the file of a pass of others it came up, or ""."""
+    if is_own(type(item)) or isinstance(error, NotEnding):
+        return ""
+    place = _place_in(item, error)
+    return f" ({place.filename}:{place.lineno}: {place.line})" if place else ""
+
+
+def _place_in(item: Pass, error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost line of the pass's own file that an error went through."""
+    file = getattr(sys.modules.get(type(item).__module__), "__file__", None)
+    places = [p for p in traceback.extract_tb(error.__traceback__) if p.filename == file]
+    return places[-1] if places else None
+
+
 def _first_lines(error: BaseException, count: int = 6) -> str:
     return "\n".join(str(error).splitlines()[:count])
 
@@ -226,7 +271,7 @@ def _reproduce(
     ctx: CompileContext,
     original: ModuleOp | None,
     passes: Sequence[Pass],
-    error: Exception,
+    error: BaseException,
     directory: str | Path | None,
 ) -> Path | None:
     """Write the module as the last pass received it: the passes before it run again on a copy of the input."""

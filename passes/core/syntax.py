@@ -77,6 +77,8 @@ def _element(part: str, text: str) -> Element:
         key, equals, value = entry.partition("=")
         if not equals:
             raise PipelineError(f"malformed pipeline '{text}': expected option=value, found '{entry}'")
+        if key.strip() in options:
+            raise PipelineError(f"pass '{name}': option '{key.strip()}' is given twice")
         options[key.strip()] = value.strip()
     return name, options
 
@@ -107,6 +109,8 @@ def _split(part: str, at: str, text: str) -> list[str]:
     pieces, depth = [""], 0
     for char in part:
         depth += (char == "{") - (char == "}")
+        if depth < 0:
+            raise PipelineError(f"malformed pipeline '{text}': a brace is closed that was not opened")
         if char == at and depth == 0:
             pieces.append("")
         else:

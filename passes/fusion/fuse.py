@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -78,15 +79,29 @@ class _Fusion:
         if read_from_copies(self.graph):
             self.graph = Graph(block)
         self.options = options
-        self.groups = Groups(ctx, self.graph, options.max_ops, options.max_values, options.worth)
+        self.groups = Groups(ctx, self.graph, options.max_ops, options.max_values, self._worth)
         effects = (n for n in self.graph.nodes if n.kind == EXTERN and n.op.get("effect"))
         self.groups.link_effects(
             n for n in effects if not is_wait(n.op)
         )  # a wait stands where its result is first read
 
+    def _worth(self, plan: Plan, a: Group, b: Group) -> float:
+        """What the policy says, which may be somebody else's."""
+        return self._number("worth", self.options.worth(plan, a, b))
+
+    def _number(self, method: str, found: float) -> float:
+        if not isinstance(found, int | float) or math.isnan(found):
+            raise PassError(f"{type(self.options).__qualname__}.{method} gives {found!r:.60}, which is no number")
+        return found
+
     def run(self) -> None:
         self._count("kernels before", "bytes before")
-        edges = [(self.options.turn(x), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer]
+        edges = [
+            (self._number("turn", self.options.turn(x)), x.reader.index, x)
+            for n in self.graph.nodes
+            for x in n.accesses
+            if x.producer
+        ]
         # What is put behind rows comes last: the rows are those of what computes them then.
         edges.sort(key=lambda e: (is_border(e[2].reader), *e[:2]))
         pairs = [(cast(Node, x.producer), x.reader) for _, _, x in edges]

@@ -564,6 +564,8 @@ def check_packed(places: list[Place], total: int) -> None:
         PassError: two places share memory while both are in use, or one lies outside of the arena or in no place where buffers begin.
     """
     live: list[Place] = []
+    if wrong := [n for n in (total, *(p.offset for p in places)) if not isinstance(n, int)]:
+        raise PassError(f"pack gives {wrong[0]!r:.60} as an offset or a size, which is no integer")
     for place in sorted((p for p in places if p.size), key=lambda p: p.first):
         start, end = int(place.offset), int(place.offset) + int(place.size)
         if start < 0 or start % ALIGNMENT or end > total:

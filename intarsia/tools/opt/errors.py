@@ -66,6 +66,12 @@ def verify_located(module: ModuleOp, parser: PositionParser) -> None:
         except _MALFORMED as error:  # a list where a number belongs: verifiers look at meaning
             said = f"{op.name}: an attribute is of another kind than it has to be: {type(error).__name__}: {error}"
             raise _located(op, parser, said.splitlines()[0]) from None
+    names: set[str] = set()
+    for op in module.ops:
+        if isinstance(op, prim.Func | loop.Kernel):
+            if op["sym_name"] in names:
+                raise _located(op, parser, f"{op.name}: another one is called @{op['sym_name']}, too")
+            names.add(op["sym_name"])
     kernels = {op["sym_name"] for op in module.walk() if isinstance(op, loop.Kernel)}
     for op in module.walk():
         if isinstance(op, loop.Launch | buffer.Launch) and op["kernel"] not in kernels:

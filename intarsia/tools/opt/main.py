@@ -22,7 +22,7 @@ from ...passes.analysis.machine import Machine
 from ...passes.core.base import LEVELS, Pass, PassError
 from ...passes.core.context import CompileContext, Diagnostics
 from ...passes.core.levels import module_levels
-from ...passes.core.load import NO_PASS, load, passes_in
+from ...passes.core.load import NO_PASS, Loaded, load, passes_in
 from ...passes.core.manager import Registry, registered
 from ...passes.core.run import REPRODUCER_HEADER, PassFailure, run_pipeline, write_reproducer
 from ...passes.core.syntax import PipelineError, pipeline_text, suggest
@@ -54,7 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         loaded = load(args.load, args.load_package)
         for each in loaded:
             if not (passes_in(each) or targets_in(each)):
-                raise PipelineError(f"{each[1]} has no pass: {NO_PASS}; and no target")
+                raise PipelineError(_nothing_in(each))
+        for target in (t for each in loaded for t in targets_in(each)):
+            if target.name in (*EMITTED, *TARGETS):
+                raise CommandError(
+                    f"the target {type(target).__qualname__} cannot be called '{target.name}': that is one of ours"
+                )
         with registered(*dict.fromkeys(item for each in loaded for item in passes_in(each))):
             known = {n: t for n, t in installed_targets().items() if n not in (*EMITTED, *TARGETS)}
             return _Command(args, known | {t.name: t for each in loaded for t in targets_in(each)}).run()
@@ -68,11 +73,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"passes-opt: error: {error}", 1)
     except (RecursionError, MemoryError):
         return _fail("passes-opt: error: the file is nested too deeply, or too large", 1)
+    except KeyboardInterrupt:
+        return _fail("passes-opt: interrupted", 130)
     except BrokenPipeError:
         sys.stderr.close()
         return 1
     except Exception as error:  # a module that verifies, and that a pass or a target does not expect
         return _fail(f"passes-opt: error: {_unexpected(error)}", 1)
+
+
+def _nothing_in(loaded: Loaded) -> str:
+    module, where, _ = loaded
+    for name, kind in vars(module).items():
+        if isinstance(kind, type) and issubclass(kind, Pass | Target) and kind.__module__ == module.__name__:
+            return f"{where}: the class {name} has no name: give it the class attribute 'name'"
+    return f"{where} has no pass: {NO_PASS}; and no target"
 
 
 def _fail(message: str, code: int) -> int:
