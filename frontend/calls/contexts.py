@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..graph.dynamic import concrete
+from ..graph.sym_nodes import concrete
 from ..guards import process_state
 from ..modes.autocast import Casts
 from ..runtime import profiling

@@ -23,8 +23,8 @@ from torch.utils import _pytree as pytree
 from ..breaks.breaks import restart_point
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..graph.dynamic import concrete
 from ..graph.read_numbers import constant_of
+from ..graph.sym_nodes import concrete
 from ..guards.source import Const, Fetch, Item
 from ..state import Interpreter
 from ..torch_private.dispatch import storage_key
@@ -432,8 +432,8 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
         return None
     function = cached.__wrapped__
     if not vm.is_created(cached) and any(isinstance(a, torch.SymInt) for a in pytree.tree_leaves((args, kwargs))):
-        result = vm.call(function, args, kwargs)
-        if not _plain_data(result, symbols=True):
+        result = vm.call(function, args, kwargs) if _sees_arguments_alone(vm, function) else None
+        if result is None or not _plain_data(result, symbols=True):
             raise GraphBreak(f"{cached.__name__}, which keeps its results, is asked for an object of symbolic size")
         return result
     made = vm.is_created(cached)
@@ -461,6 +461,22 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
     with real_tensors():
         result = vm.native(ask, cached)
     return vm.user.wrap(result, Fetch(ask, Const(cached, cached.__name__)))
+
+
+def _sees_arguments_alone(vm: Interpreter, function: Any) -> bool:
+    """Whether it does not matter how often a function runs: the program's reads nothing but its arguments and what is torch's or Python's."""
+    code = getattr(function, "__code__", None)
+    if code is None or "site-packages" in code.co_filename or vm.is_library(function.__module__):
+        return True
+    codes = [code, *(part for part in code.co_consts if type(part) is types.CodeType)]
+    found = [function.__globals__[name] for c in codes for name in c.co_names if name in function.__globals__]
+    return not code.co_freevars and all(_is_fixed(vm, value) for value in found)
+
+
+def _is_fixed(vm: Interpreter, value: Any) -> bool:
+    if type(value) is types.ModuleType:
+        return vm.is_library(value.__name__)
+    return isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) and vm.is_library(value.__module__)
 
 
 def _is_held(vm: Interpreter, value: Any) -> bool:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..branches.truths import any_of
 from ..errors import UserRaise
-from ..graph.dynamic import concrete
 from ..graph.read_sizes import ReadSizes
+from ..graph.sym_nodes import concrete
 from ..state import EITHER, Interpreter
 from ..values import object as objects
 from ..values import operators

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..breaks.iterators import refuse_iterator
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import CaptureError, GraphBreak, UserRaise
-from ..graph.dynamic import concrete
+from ..graph.sym_nodes import concrete
 from ..guards.source import Const
 from ..state import Interpreter
 from ..values import object as objects

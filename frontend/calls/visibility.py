@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import GraphBreak
-from ..graph.dynamic import concrete
-from ..graph.sym_nodes import has_symbol
+from ..graph.sym_nodes import concrete, has_symbol
 from ..guards.nans import is_nan
 from ..guards.sameness import indistinguishable
 from ..guards.source import Computed, Const, Fetch

@@ -17,7 +17,7 @@ import torch
 from ..breaks.breaks import restart_point
 from ..calls.visibility import look_into
 from ..errors import CaptureError, GraphBreak, Unsupported
-from ..graph.dynamic import concrete
+from ..graph.sym_nodes import concrete
 from ..guards.definitions import STANDS_FOR, lookup
 from ..state import Interpreter
 from ..values import object as objects

@@ -24,6 +24,7 @@ from ..runtime.hidden_frames import caller
 from ..state import Interpreter
 from ..values import object as objects
 from ..values.kinds import isinstance
+from ..values.lazy import Unread
 from ..values.text import Text, copied
 
 __all__ = ["check"]
@@ -258,6 +259,9 @@ def _print(
         return
     if not vm.is_created(stream):
         raise GraphBreak("print is called")
+    # Unread until here: where the graph breaks, CPython alone looks at them.
+    values = tuple(v.read() if type(v) is Unread else v for v in values)
+    sep, end, flush = (v.read() if type(v) is Unread else v for v in (sep, end, flush))
     if not all(text is None or isinstance(text, str) for text in (sep, end)):
         vm.native(print, sep=sep, end=end, file=io.StringIO())  # which refuses them
     for place, value in enumerate(values):

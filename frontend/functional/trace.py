@@ -18,11 +18,10 @@ from torch import Tensor, fx
 
 from ..errors import Unsupported, lines_of
 from ..gradients.nodes import asks_autograd, has_gradients
-from ..graph.dynamic import concrete
 from ..graph.fake_dispatch import new_fake_mode
 from ..graph.read_sizes import rely_on_narrow
 from ..graph.recompute import RECOMPUTE
-from ..graph.sym_nodes import SymNodes
+from ..graph.sym_nodes import SymNodes, concrete
 from ..graph.value_errors import partly_read, raises_on_values
 from ..torch_private.autograd import recording
 from ..torch_private.dispatch import (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,12 +24,12 @@ from ..guards.source import Arg, Computed, Fetch, Item, Number, Place, SizeExpre
 from ..state import Interpreter
 from ..torch_private.fake import fake_tensor
 from ..torch_private.symbols import hint_of, int_bounds, symbolic_float, symbolic_int
-from ..values.kinds import SYMBOLIC, isinstance
+from ..values.kinds import isinstance
 from .host_numbers import HostNumbers
 from .late_numbers import READ, LateNumbers, is_number
 from .output import GraphInput
 from .read_numbers import read_number
-from .sym_nodes import as_numbers, has_symbol
+from .sym_nodes import NUMBERS, call_with_symbols, domain_of, of_hints
 
 if TYPE_CHECKING:
     from ..guards.guards import GuardSet
@@ -389,11 +388,14 @@ class Dynamic:
         plain = not kwargs and kinds <= {int, float, torch.SymInt, torch.SymFloat}
         known = any(function is f for f in (_ARITHMETIC if torch.SymFloat in kinds else _OF_FLOATS))
         if plain and self.marks.floats and known:
-            value = function(*map(hint_of, args))
+            value = of_hints(function, args)
             if type(value) is float and value - value == 0.0:
                 return self.float_of(value, Computed(function, tuple(map(self.source_of, args))))
         if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):
             return self.whole(args[0], function)
+        domain = domain_of(function, args)
+        if type(domain) is torch.SymBool:
+            self.vm.truth(domain)
         value = call_with_symbols(function, args, kwargs, self.vm.methods.repeats())
         if self.vm.out.read.is_read_float(value) and self.may_be_late() and self._late is not None:
             return self._late.of_integers(function, args, kwargs)
@@ -415,7 +417,7 @@ class Dynamic:
         return self._numbers[source]
 
     def source_of(self, value: Any) -> Source:
-        if type(value) not in _NUMBERS:
+        if type(value) not in NUMBERS:
             return Number(value)
         if self.late(value) is not None:
             raise GraphBreak(READ)
@@ -536,65 +538,9 @@ class Symbols:
         return self.sizes.late()
 
 
-# ---- symbols that reach Python's own code ----
-
-
-def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], may_repeat: Any) -> Any:
-    """Call real Python code. Where it takes no symbol, or writes one down as text, the numbers become constants, guarded.
-
-    `may_repeat(error)` says whether a call that has failed can be made once more.
-    """
-    if not has_symbol((args, kwargs)):
-        return function(*args, **kwargs)
-    if _writes_text(function, args):
-        return function(*concrete(args), **concrete(kwargs))
-    if function is sum and type(args[0]) in (list, tuple):
-        args = (as_numbers(args[0]), *args[1:])
-    elif getattr(function, "__module__", None) == "_operator" and all(
-        isinstance(a, (int, float, *SYMBOLIC)) for a in args
-    ):
-        args = as_numbers(args)
-    try:
-        return function(*args, **kwargs)
-    except (TypeError, AttributeError) as error:  # unhashable as a key, unknown to C code, without int's methods
-        if not may_repeat(error):
-            raise
-        return function(*_concrete_but_owner(function, args), **concrete(kwargs))
-
-
-def _writes_text(function: Any, args: tuple[Any, ...]) -> bool:
-    if any(function is f for f in (str, repr, ascii, format)):
-        return True
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, str | bytes) or getattr(function, "__objclass__", None) in (str, bytes):
-        return True
-    return function in (operator.mod, operator.imod) and isinstance(args[0], str | bytes)
-
-
-def _concrete_but_owner(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Numbers for symbols, but not in the container that an operator or an unbound method works on: it may change it."""
-    works_on_first = getattr(function, "__module__", None) == "_operator" or hasattr(function, "__objclass__")
-    if works_on_first and args and isinstance(args[0], list | dict | set | deque):
-        return (args[0], *concrete(args[1:]))
-    return concrete(args)  # type: ignore[no-any-return]
-
-
-def concrete(value: Any) -> Any:
-    """`value` with numbers for symbols; each becomes a guard."""
-    kind = type(value)
-    if kind in _NUMBERS:
-        return _NUMBERS[kind](value)
-    if kind in (list, tuple, set, torch.Size):
-        return kind(map(concrete, value))
-    if kind is dict:
-        return {key: concrete(item) for key, item in value.items()}
-    return value
-
-
 _BINARY = "add sub mul truediv pow iadd isub imul itruediv ipow mod floordiv neg pos abs"
 _FUNCTIONS = "sqrt cbrt exp exp2 expm1 log log2 log10 log1p pow cos sin tan acos asin atan cosh sinh tanh erf"
 _OF_FLOATS = frozenset(getattr(math, name) for name in _FUNCTIONS.split())  # of ints, too, they give floats
 _ARITHMETIC = _OF_FLOATS | {abs, float, *(getattr(operator, name) for name in _BINARY.split())}
 _TURNS = 2  # what turns more often is a break, with both sides compiled
 _ROUNDING = frozenset([int, round, math.trunc, math.floor, math.ceil])
-_NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import deque
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import GraphBreak
-from ..torch_private.symbols import is_unknown, known_of, sym_sqrt, unknown_symbol
+from ..torch_private.symbols import hint_of, is_unknown, known_of, sym_sqrt, unknown_symbol
 from ..values.kinds import isinstance
 
 aten = torch.ops.aten
@@ -181,3 +182,88 @@ def check_relation(vm: Any, condition: Any) -> bool:
     if expr not in (True, False):
         vm.out.check(expr)
     return True
+
+
+# ---- symbols that reach Python's own code ----
+
+NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], may_repeat: Any) -> Any:
+    """Call real Python code. Where it takes no symbol, writes one down as text or refuses a number, the numbers become constants, guarded.
+
+    `may_repeat(error)` says whether a call that has failed can be made once more.
+    """
+    if not has_symbol((args, kwargs)):
+        return function(*args, **kwargs)
+    if _writes_text(function, args):
+        return function(*concrete(args), **concrete(kwargs))
+    arithmetic = _operates(function) and all(isinstance(a, (int, float, *Symbolic)) for a in args)
+    if function is sum and type(args[0]) in (list, tuple):
+        args = (as_numbers(args[0]), *args[1:])
+    elif arithmetic:
+        args = as_numbers(args)
+    try:
+        return function(*args, **kwargs)
+    except (*_REFUSED, TypeError, AttributeError, RuntimeError) as error:
+        # A key that has no hash, C code that knows no symbols, methods of int's; a number that is refused, which the next call's may not be.
+        if type(error) is RuntimeError and not arithmetic or not may_repeat(error):
+            raise
+        return function(*_concrete_but_owner(function, args), **concrete(kwargs))
+
+
+def of_hints(function: Any, args: tuple[Any, ...]) -> Any:
+    """What a call gives for the numbers of this one, unguarded; None where they are refused."""
+    try:
+        return function(*map(hint_of, args))
+    except _REFUSED:
+        return None
+
+
+def domain_of(function: Any, args: tuple[Any, ...]) -> Any:
+    """What has to hold for Python not to refuse the numbers of an operator: an expression over symbols is computed unasked. None: nothing."""
+    if function not in _PARTIAL or not all(isinstance(a, (int, float, *Symbolic)) for a in args):
+        return None
+    left, right = as_numbers(args)
+    if function in _QUOTIENTS:
+        return right != 0
+    return right >= 0 if function in _SHIFTS else right >= 0 or left != 0
+
+
+def _operates(function: Any) -> bool:
+    return getattr(function, "__module__", None) == "_operator"
+
+
+def _writes_text(function: Any, args: tuple[Any, ...]) -> bool:
+    if any(function is f for f in (str, repr, ascii, format)):
+        return True
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, str | bytes) or getattr(function, "__objclass__", None) in (str, bytes):
+        return True
+    return function in (operator.mod, operator.imod) and isinstance(args[0], str | bytes)
+
+
+def _concrete_but_owner(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers for symbols, but not in the container that an operator or an unbound method works on: it may change it."""
+    works_on_first = _operates(function) or hasattr(function, "__objclass__")
+    if works_on_first and args and isinstance(args[0], list | dict | set | deque):
+        return (args[0], *concrete(args[1:]))
+    return concrete(args)  # type: ignore[no-any-return]
+
+
+def concrete(value: Any) -> Any:
+    """`value` with numbers for symbols; each becomes a guard."""
+    kind = type(value)
+    if kind in NUMBERS:
+        return NUMBERS[kind](value)
+    if kind in (list, tuple, set, torch.Size):
+        return kind(map(concrete, value))
+    if kind is dict:
+        return {key: concrete(item) for key, item in value.items()}
+    return value
+
+
+_REFUSED = (ArithmeticError, ValueError)
+_QUOTIENTS = {getattr(operator, f"{i}{name}") for i in ("", "i") for name in ("truediv", "floordiv", "mod")}
+_SHIFTS = {operator.lshift, operator.rshift, operator.ilshift, operator.irshift}
+_PARTIAL = _QUOTIENTS | _SHIFTS | {operator.pow, operator.ipow}  # refuse some numbers

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from ...ir.fx.random_state import drawing_operator, operator_named, state_size
 from ..calls.registry import Rows
 from ..errors import GraphBreak, UserRaise
-from ..graph.dynamic import concrete
+from ..graph.sym_nodes import concrete
 from ..guards.checks import Distinct
 from ..guards.source import Attr, Const, Fetch, Source
 from ..state import Interpreter

@@ -17,7 +17,7 @@ import torch
 
 from ..calls.visibility import check_operands, refuse_opaque
 from ..errors import GraphBreak, UserRaise
-from ..graph.dynamic import concrete
+from ..graph.sym_nodes import concrete
 from ..guards.sameness import is_value_type
 from ..state import Interpreter
 from . import object as objects

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import GraphBreak, Refused
-from ..graph.dynamic import concrete
 from ..graph.output import OutputGraph
+from ..graph.sym_nodes import concrete
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import real_tensors

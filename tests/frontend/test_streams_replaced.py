@@ -120,3 +120,29 @@ def test_as_eager(function):
             sys.stdout, sys.stderr = before
             outcomes.append((result, kept))
         assert same(*outcomes)
+
+
+def printed(x, *values, into_stdout, **how):
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream) if into_stdout else contextlib.nullcontext():
+        print("values", *values, **how, **({} if into_stdout else {"file": stream}))
+    return x + 1, stream.getvalue()
+
+
+def printed_plainly(x, n, sep, end):
+    stream = io.StringIO()
+    print("n", n, "of", sep, file=stream)
+    print(n, n, sep=sep, end=end, file=stream, flush=n)
+    return x + 1, stream.getvalue()
+
+
+@pytest.mark.parametrize("into_stdout", [True, False])
+def test_arguments_that_nothing_else_looks_at_are_printed(into_stdout):
+    fast, _ = compiled(printed, number_backend, on_error="raise")
+    plain, _ = compiled(printed_plainly, number_backend, on_error="raise")
+    x = torch.ones(2)
+    for values, how in (((1, "a"), {}), ((2, None), {"sep": "-"}), ((3, [4]), {"end": "!", "flush": True}), ((), {})):
+        given = {"into_stdout": into_stdout, **how}
+        assert same(fast(x, *values, **given), printed(x, *values, **given))
+        args = (x, len(values), how.get("sep", "+"), how.get("end"))
+        assert same(plain(*args), printed_plainly(*args))
