@@ -21,7 +21,7 @@ from typing import Any
 
 from .version import V312, V313
 
-__all__ = ["ExceptionEntry", "Instruction", "Program", "disassemble", "per_code"]
+__all__ = ["ExceptionEntry", "Instruction", "Program", "cell_twins", "disassemble", "per_code"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ def disassemble(code: CodeType) -> Program:
     jumps: list[int] = []
     line = code.co_firstlineno
     keyword_names: tuple[str, ...] = ()
-    renamed = twins(code)
+    renamed, cells = twins(code), cell_twins(code)
+    first_free = len({*code.co_varnames, *code.co_cellvars})
     for ordinal, ins in enumerate(raw):
         line = _line_of(ins) or line
         index_of[ins.offset] = len(out)
@@ -152,7 +153,10 @@ def disassemble(code: CodeType) -> Program:
             origins.append((ordinal, part))
             if op.startswith(("JUMP", "POP_JUMP", "FOR_ITER", "SEND", "END_ASYNC_FOR")) and arg is not None:
                 jumps.append(len(out))
-            out.append(Instruction(op, local_twin(arg) if renamed and op in _FAST and arg in renamed else arg, line))
+            own = renamed and op in _FAST and arg in renamed
+            if cells and arg in cells and ins.opcode in _BY_SLOT:
+                own = (ins.arg or 0) < first_free
+            out.append(Instruction(op, local_twin(arg) if own else arg, line))
     end = len(out)
     starts = sorted(index_of)
 
@@ -187,6 +191,17 @@ def twins(code: CodeType) -> frozenset[str]:
 
 def local_twin(name: str) -> str:
     return f"{name} of a comprehension"
+
+
+def cell_twins(code: CodeType) -> frozenset[str]:
+    """Names of variables for inner functions that are variables of the code around it, too, as `__class__` in a class body may be.
+
+    In a class body the code's own goes by `local_twin`.
+    """
+    return frozenset({*code.co_cellvars} & {*code.co_freevars})
+
+
+_BY_SLOT = frozenset((*dis.hasfree, *dis.haslocal))
 
 
 def _makes_bool(ins: dis.Instruction) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from ..errors import Unsupported
 from ..state import Interpreter
 from . import control_opcodes, coroutine, data_opcodes, name_opcodes
 from .frame import Frame
-from .instruction import disassemble, per_code
+from .instruction import cell_twins, disassemble, per_code
 
 __all__ = ["HANDLERS", "NOT_CAPTURED", "steps_of"]
 
@@ -35,10 +36,17 @@ def _unsupported(vm: Interpreter, frame: Frame, op: str) -> None:
     raise Unsupported(NOT_CAPTURED.get(op, f"the bytecode instruction {op} is not captured"))
 
 
+def _named_twice(vm: Interpreter, frame: Frame, name: str) -> None:
+    """Refuse code whose own variable has the name of one around it, as a frame here has one variable a name."""
+    raise Unsupported(f"`{name}` is a variable of a comprehension's and of the code around it")
+
+
 @per_code
 def steps_of(code: types.CodeType) -> tuple[tuple[Callable[..., Any], Any, int], ...]:
     """For each instruction: its handler, the argument, and how many operands from the top it looks at."""
     program = disassemble(code)
+    if (twice := cell_twins(code)) and code.co_flags & inspect.CO_OPTIMIZED:
+        return ((_named_twice, min(twice), 0),) * len(program.instructions)
     steps = []
     for at, ins in enumerate(program.instructions):
         handler = HANDLERS.get(ins.op)

@@ -23,7 +23,6 @@ from ..breaks.budget import Budget
 from ..breaks.iterators import taken_over
 from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
-from ..calls.tables import REFUSED_BUILTINS
 from ..calls.visibility import refuse_opaque
 from ..classes.special_methods import SpecialMethods
 from ..distributed.tensors import METHODS
@@ -52,7 +51,7 @@ from ..values import object as objects
 from ..values.container import GlobalsDict, InstanceDict, LazyDict, is_class_namespace, shown_dict
 from ..values.identity import PLAIN_KINDS, Addresses
 from ..values.kinds import is_library, isinstance
-from ..values.lazy import Append, Unread
+from ..values.lazy import Append, Unread, breaks_at_once
 from ..values.namespaces import rely_on_definition
 from ..values.protocol import answered, ask_length, checked_iterator, items_by_index
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
@@ -68,6 +67,7 @@ __all__ = ["SymbolicInterpreter"]
 
 _FRONTEND = __name__.rsplit(".", 2)[0]
 _DEPTH_PER_CALL = 9
+_LAZY = frozenset((Unread, Append))
 
 
 class _Recorder(TorchFunctionMode):
@@ -139,7 +139,7 @@ class SymbolicInterpreter:
         self.methods = SpecialMethods(self)
         self.called_back = 0  # how often C code has called the program
         self.under_way = (
-            0  # the last instruction in which C code called the program or took items: it has changed something
+            0  # the last instruction in which C code called the program or took items, so has changed things
         )
         self.recording, self.strict = False, breaks_are_errors()
         self.step = self.out_size = 0
@@ -271,23 +271,16 @@ class SymbolicInterpreter:
     def read_operands(self, frame: Frame, count: int, arg: Any) -> None:
         """Read the operands of the next instruction that were not read yet."""
         stack = frame.stack
-        if Unread not in map(type, stack[-count:]):
+        if _LAZY.isdisjoint(map(type, stack[-count:])):
             return
+        lazy = (Unread,) if type(arg) is tuple else _LAZY  # of a call dispatch says who looks at methods
         start = max(len(stack) - count, 0)
-        unread = [at for at, value in enumerate(stack[-count:], start) if type(value) is Unread]
-        if unread and type(arg) is tuple and self._breaks_at_once(stack[start : start + 2]):
+        unread = [at for at, value in enumerate(stack[-count:], start) if type(value) in lazy]
+        if unread and type(arg) is tuple and breaks_at_once(stack[start : start + 2]):
             unread = [at for at in unread if at < start + 2]
         for at in unread:
             value = stack[at]
             stack[at] = Append(value) if arg == "append" and value.can_append() else value.read()
-
-    @staticmethod
-    def _breaks_at_once(head: list[Any]) -> bool:
-        """Whether a call is of a builtin that always breaks the graph, such as `print`: its arguments stay unread."""
-        return any(
-            type(f) is types.BuiltinFunctionType and f.__module__ == "builtins" and f.__name__ in REFUSED_BUILTINS
-            for f in (value.value if type(value) is Unread else value for value in head)
-        )
 
     @property
     def is_native(self) -> bool:
@@ -389,6 +382,7 @@ class SymbolicInterpreter:
             self.texts.check(function, args, kwargs)
             if self.carried is not None and self.carried.error is error:
                 raise UserRaise(self.carried.restore()) from None
+            self.addresses.note_error(error, function, args, kwargs)
             raise UserRaise(exceptions.cleaned(error, self.outer_error)) from None
         finally:
             methods.depth -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections import OrderedDict
 from typing import Any
 
 from ..errors import UserRaise
@@ -12,7 +13,7 @@ from ..values import operators
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
 
-__all__ = ["as_dict", "match_class", "match_keys", "taken"]
+__all__ = ["as_dict", "as_mapping", "match_class", "match_keys", "taken"]
 
 
 def taken(vm: Interpreter, value: Any, n: int) -> tuple[list[Any], Any]:
@@ -33,19 +34,35 @@ def taken(vm: Interpreter, value: Any, n: int) -> tuple[list[Any], Any]:
     return out, iterator
 
 
-def as_dict(vm: Interpreter, value: Any) -> dict[Any, Any]:
+def as_mapping(vm: Interpreter, value: Any, function: Any) -> Any:
+    """What `function`, which is to read a mapping, is given in its place: a dict where `keys`, `__iter__` or `__getitem__` are the program's."""
+    kind = type(value)
+    if isinstance(value, dict):
+        by_keys = OrderedDict in (function, getattr(function, "__objclass__", None))
+        return value if _is_merged_as_it_is(kind, by_keys) else as_dict(vm, value, by_keys)
+    return value if isinstance(value, type) or objects.find_method(kind, "keys") is None else as_dict(vm, value)
+
+
+def _is_merged_as_it_is(kind: type, by_keys: bool = False) -> bool:
+    """Whether C code takes the items of a dict of this class past methods of the class: as `dict` does, or, with `by_keys`, as `OrderedDict`."""
+    if not by_keys and objects.lookup(kind, "__iter__")[1] is dict:
+        return True
+    return all(objects.find_method(kind, name) is None for name in ("keys", "__iter__", "__getitem__"))
+
+
+def as_dict(vm: Interpreter, value: Any, by_keys: bool = False) -> dict[Any, Any]:
     """What `{**value}` takes from a mapping."""
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
-    mapping = vm.tracked_mapping(value)
-    if mapping is not None and objects.find_method(type(value), "keys") is None:
-        return mapping.force()
-    if isinstance(value, dict) and objects.find_method(type(value), "keys") is None:
-        return dict(value)
+    kind, is_dict = type(value), isinstance(value, dict)
+    if is_dict and _is_merged_as_it_is(kind, by_keys):
+        mapping = vm.tracked_mapping(value)
+        return dict(value) if mapping is None else mapping.force()
     if not hasattr(vm.type_of(value), "keys"):
         raise UserRaise(TypeError(f"'{vm.type_of(value).__name__}' object is not a mapping"))
-    if objects.find_method(type(value), "keys") is None:
-        return dict(vm.native(dict, value))
+    if not is_dict and objects.find_method(kind, "keys") is None:
+        mapping = vm.tracked_mapping(value)
+        return dict(vm.native(dict, value)) if mapping is None else mapping.force()
     keys = vm.listed(vm.call(objects.load_attr(vm, value, "keys"), (), {}))
     return {key: operators.get_item(vm, value, key) for key in keys}
 

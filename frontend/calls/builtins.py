@@ -140,7 +140,7 @@ def _real_kinds(kinds: Any) -> Any:
 
 
 @ROWS.rule(builtins.isinstance)
-def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
+def _isinstance(vm: Interpreter, obj: Any, kinds: Any, /) -> bool:
     if type(kinds) is tuple:
         return any(_isinstance(vm, obj, kind) for kind in kinds)
     if vm.type_of(obj) is kinds:
@@ -162,7 +162,7 @@ def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
 
 
 @ROWS.rule(issubclass)
-def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
+def _issubclass(vm: Interpreter, cls: Any, kinds: Any, /) -> bool:
     if type(kinds) is tuple:
         return any(_issubclass(vm, cls, kind) for kind in kinds)
     if isinstance(kinds, type):
@@ -202,7 +202,7 @@ def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any
 
 @ROWS.rule(type)
 def _type(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    return call_metaclass(vm, type, args, kwargs)
+    return call_metaclass(vm, type, args, kwargs) if len(args) in (1, 3) else vm.native(type, *args, **kwargs)
 
 
 @ROWS.rule(super)
@@ -252,17 +252,17 @@ def _own_super(vm: Interpreter) -> tuple[Any, Any]:
 
 
 @ROWS.rule(getattr)
-def _getattr(vm: Interpreter, obj: Any, name: str, *default: Any) -> Any:
+def _getattr(vm: Interpreter, obj: Any, name: str, default: Any = objects.MISSING, /) -> Any:
     try:
         return objects.load_attr(vm, obj, name)
     except UserRaise as raised:
-        if default and isinstance(raised.value, AttributeError):
-            return default[0]
+        if default is not objects.MISSING and isinstance(raised.value, AttributeError):
+            return default
         raise
 
 
 @ROWS.rule(hasattr)
-def _hasattr(vm: Interpreter, obj: Any, name: str) -> bool:
+def _hasattr(vm: Interpreter, obj: Any, name: str, /) -> bool:
     try:
         objects.load_attr(vm, obj, name)
     except UserRaise as raised:
@@ -277,7 +277,7 @@ ROWS.rule(delattr)(objects.delete_attr)
 
 
 @ROWS.rule(len)
-def _len(vm: Interpreter, obj: Any) -> Any:
+def _len(vm: Interpreter, obj: Any, /) -> Any:
     method = objects.find_method(type(obj), "__len__")
     if isinstance(obj, Tensor):
         if vm.overrides.concern((obj,)):
@@ -294,28 +294,28 @@ def _len(vm: Interpreter, obj: Any) -> Any:
 
 
 @ROWS.rule(iter)
-def _iter(vm: Interpreter, obj: Any, *sentinel: Any) -> Any:
+def _iter(vm: Interpreter, obj: Any, /, *sentinel: Any) -> Any:
     return vm.native_recorded(iter, trampoline(vm, obj), *sentinel) if sentinel else vm.iterate(obj)
 
 
 @ROWS.rule(next)
-def _next(vm: Interpreter, iterator: Any, *default: Any) -> Any:
+def _next(vm: Interpreter, iterator: Any, default: Any = objects.MISSING, /) -> Any:
     more, value = vm.advance(iterator)
     if more:
         return value
-    if default:
-        return default[0]
+    if default is not objects.MISSING:
+        return default
     raise UserRaise(StopIteration(value))
 
 
 @ROWS.rule(callable)
-def _callable(vm: Interpreter, obj: Any) -> bool:
+def _callable(vm: Interpreter, obj: Any, /) -> bool:
     objects.lookup(vm.type_of(obj), "__call__")
     return callable(obj)
 
 
 @ROWS.rule(id)
-def _id(vm: Interpreter, obj: Any) -> Any:
+def _id(vm: Interpreter, obj: Any, /) -> Any:
     """Of what guards hold by identity: that object is alive as long as the guard, and no other has its address."""
     source = vm.user.source_of(obj)
     if source is not None and not isinstance(obj, Tensor) and vm.is_library_frame(vm.frames[-1]):

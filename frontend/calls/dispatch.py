@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..bytecode import coroutine
 from ..bytecode.generator import InterpretedGenerator
-from ..bytecode.unpacking import as_dict
+from ..bytecode.unpacking import as_mapping
 from ..classes import code_text, making, weak
 from ..classes import library as class_library
 from ..distributed import collectives, wrappers
@@ -40,6 +40,7 @@ from ..values.container import GlobalsDict, InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.held import behind
 from ..values.kinds import isinstance
+from ..values.lazy import Append, read_methods
 from ..values.protocol import ask_length
 from ..values.sets import check_history
 from ..values.tensor import TensorMethod, is_method_descriptor
@@ -47,7 +48,7 @@ from ..values.text import is_late, late_format
 from . import builtins as rules
 from . import contexts, library, marks, natives, optimizers, order, pickles, registry, tables, torch_rules
 from .contexts import is_torch_context
-from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, is_misfit, row_of, rule_of, twin_of
+from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, row_of, rule_of, twin_of
 from .torch_calls import call_operator, check_torch_state, is_operator, is_torch_builtin, torch_answer, torch_call
 from .visibility import check_keys, check_text, check_visible, keys_in
 
@@ -71,6 +72,8 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
         if result is not NotImplemented:
             return result
     row = row_of(function)
+    if vm.unread and Append in map(type, args):
+        args = read_methods(function, args)
     if row is not None:
         check_refused(row)
     if row is not None and row.apply is not None:
@@ -131,8 +134,8 @@ def _ruled(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwar
     except TypeError as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
             raise
-    if row.target is not type.__call__ and is_misfit(row.target, args, kwargs):
-        return vm.native(row.target, *args, **kwargs)  # which says so, before it does anything
+    if row.target is not type.__call__:
+        vm.native(registry.refuse_misfit, row.target, args, kwargs)
     raise GraphBreak(f"{getattr(function, '__name__', function)} is called with arguments that do not fit it")
 
 
@@ -351,7 +354,7 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if row.writes:
         check_text(vm, [*args, *kwargs.values()])
     if row.maps:
-        args = tuple(_as_mapping(vm, a) for a in args)
+        args = tuple(as_mapping(vm, a, row.target) for a in args)
     if row.iterates:
         args, given = tuple(rules.iterable(vm, a) for a in args), args
         for value in given if any(row.target is f for f in (list, tuple, list.extend)) else ():
@@ -368,14 +371,6 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 _MOVES = ("append", "appendleft", "insert")  # these take nothing from an iterator that was there before
-
-
-def _as_mapping(vm: Interpreter, value: Any) -> Any:
-    """An object with `keys` and `__getitem__` of its own as a dict."""
-    kind = type(value)
-    if isinstance(value, dict | type) or objects.find_method(kind, "keys") is None:
-        return value
-    return as_dict(vm, value)
 
 
 def _check_visible(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ from ..values.kinds import isinstance
 from ..values.namespaces import instance_attr
 from ..values.protocol import answered, binary_by_methods, is_written_in_python
 from .pickles import answers_itself, asked_of_object, reconstructed
-from .registry import Rows, Then
+from .registry import Rows, Then, twin_of
 from .visibility import check_keys, check_visible
 
 __all__ = [
@@ -163,9 +163,8 @@ def _hash(vm: Interpreter, obj: Any) -> Any:
         return answered(vm, hash, obj, "__hash__", vm.call(method, (obj,), {}))
     if isinstance(obj, torch.SymInt | torch.SymFloat):
         obj = vm.native(int if isinstance(obj, torch.SymInt) else float, obj)
-    if objects.lookup(type(obj), "__hash__")[1] in (object, types.MethodType) and not isinstance(
-        obj, InterpretedGenerator
-    ):
+    by_address = (object, types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+    if objects.lookup(type(obj), "__hash__")[1] in by_address and not isinstance(obj, InterpretedGenerator):
         return Identity(vm, obj, hash)
     if not _has_known_hash(vm, obj):
         raise GraphBreak("hash() of an object is read")
@@ -329,7 +328,7 @@ def call_getter(vm: Interpreter, getter: Any, args: tuple[Any, ...], kwargs: dic
     if len(args) != 1 or kwargs:
         return vm.native(getter, *args, **kwargs)  # which says so
     names = getter.__reduce__()[1]
-    if type(getter) is operator.itemgetter:
+    if operator.itemgetter in (type(getter), twin_of(type(getter))):
         values = [operators.get_item(vm, args[0], name) for name in names]
     else:
         values = [

@@ -6,6 +6,7 @@ What has no row here breaks the graph. The columns are those of `registry.Row`.
 from __future__ import annotations
 
 import _bisect
+import _codecs
 import _collections
 import _heapq
 import _io
@@ -25,6 +26,7 @@ import contextvars
 import datetime
 import decimal
 import functools
+import gc
 import importlib
 import importlib.metadata
 import importlib.util
@@ -131,6 +133,7 @@ ROWS.describe(marshal.dumps, marshal.loads)
 _all(_bisect, _heapq, _sre, _stat, _string, _struct, _typing, _collections)
 ROWS.describe(*(getattr(collections, "namedtuple", None),), type(operator))
 ROWS.describe(sys.intern, sys.getsizeof)
+ROWS.describe(_codecs.encode, _codecs.decode)  # as the methods of str and bytes
 ROWS.describe(*_of(os, "fspath"))
 
 # Files in memory: what capture makes holds what was written to it; what lends its memory is another matter.
@@ -204,6 +207,7 @@ ROWS.describe(
     sys.getrecursionlimit, sys.getswitchinterval, sys.getdefaultencoding, sys.getfilesystemencoding, reads="state"
 )
 ROWS.describe(*_of(sys, "get_int_max_str_digits gettrace getprofile is_finalizing"), reads="state")
+ROWS.describe(gc.get_threshold, gc.get_debug, reads="state")
 ROWS.describe(os.getpid, os.getppid, os.cpu_count, os.getcwd, reads="state")
 ROWS.describe(decimal.Decimal, *(v for v in vars(decimal.Decimal).values() if _is_c(v)), reads="decimal")
 ROWS.describe(_thread.allocate_lock, _thread.RLock, sees="nothing")

@@ -56,8 +56,13 @@ for _name, _symbol in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("e
 
 
 @ROWS.rule(functools.cmp_to_key)
-def _cmp_to_key(vm: Interpreter, compare: Any) -> Any:
-    return lambda obj: _Compared(vm, compare, obj)
+def _cmp_to_key(vm: Interpreter, mycmp: Any) -> Any:
+    real = functools.cmp_to_key(mycmp)
+
+    def key(*args: Any, **kwargs: Any) -> _Compared:
+        return _Compared(vm, mycmp, vm.native(real, *args, **kwargs).obj)  # which refuses other arguments
+
+    return key
 
 
 class _Ordered:
@@ -157,9 +162,9 @@ def iterated(vm: Interpreter, values: Any, refuse: Callable[[], Any]) -> Any:
 
 
 @ROWS.rule(functools.reduce)
-def _reduce(vm: Interpreter, function: Any, values: Any, *first: Any) -> Any:
+def _reduce(vm: Interpreter, function: Any, values: Any, initial: Any = objects.MISSING, /) -> Any:
     iterator = iterated(vm, values, lambda: functools.reduce(max, 0))  # type: ignore[call-overload]
-    more, total = (True, first[0]) if first else vm.advance(iterator)
+    more, total = vm.advance(iterator) if initial is objects.MISSING else (True, initial)
     if not more:
         raise UserRaise(TypeError("reduce() of empty iterable with no initial value"))
     while (step := vm.advance(iterator))[0]:

@@ -175,7 +175,8 @@ def rely_on_registries(vm: Interpreter) -> None:
 
 def _check_global(vm: Interpreter, obj: Any, module: str, name: str) -> Any:
     """What a pickle refers to by name, found again with guards."""
-    found: Any = sys.modules.get(module)
+    table = vm.user.by_real.get(id(sys.modules))  # which the program may have changed
+    found: Any = sys.modules.get(module) if table is None else table.value.get(module)
     if found is None:
         raise GraphBreak(f"a pickle imports {module}")
     for part in name.split("."):

@@ -6,9 +6,11 @@ by what its class holds, whether it is called on the class or on an instance. `d
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -29,6 +31,7 @@ __all__ = [
     "check_refused",
     "fill",
     "is_misfit",
+    "refuse_misfit",
     "row_of",
     "rule_of",
     "twin_of",
@@ -180,6 +183,38 @@ def is_misfit(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     except TypeError:
         return True
     return False
+
+
+def refuse_misfit(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what a function of C's says where it does not take that many arguments, or these keywords.
+
+    One without a signature is called with objects that nothing can be done with, so that it comes to nothing else.
+    """
+    if is_misfit(function, args, kwargs):
+        function(*args, **kwargs)  # says so before it does anything
+    given: list[Any] = [object() for _ in args]
+    if type(function) is types.MethodDescriptorType:
+        known = function.__objclass__ in _MADE_OF_NOTHING
+        if known and args:
+            given[0] = function.__objclass__() if issubclass(type(args[0]), function.__objclass__) else args[0]
+    else:
+        kinds = (type, types.BuiltinFunctionType)
+        known = isinstance(function, kinds) and function.__module__ in _WITHOUT_SIGNATURES
+    try:
+        function(*given, **dict.fromkeys(kwargs, object())) if known else None
+    except TypeError as error:
+        if _SAYS_NUMBER.search(str(error)):
+            raise error.with_traceback(None) from None
+    except Exception:
+        return
+
+
+_WITHOUT_SIGNATURES = tuple("builtins functools _functools operator _operator itertools math cmath collections".split())  # noqa: SIM905
+_MADE_OF_NOTHING = (list, dict, set, frozenset, tuple, str, bytes, bytearray, int, float, complex, collections.deque)
+_SAYS_NUMBER = re.compile(
+    r"takes (no|at most|at least|exactly|from|\d+) .*argument|expected (at most |at least |exactly |)\d+ arguments?, got|must have at least"
+    r"|missing (a )?required|unexpected keyword|invalid keyword argument for|takes no arguments|needs an argument|^descriptor '"
+)
 
 
 def check_refused(row: Row | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import GraphBreak
+from ..errors import GraphBreak, UserRaise
 from ..guards.definitions import lookup
 from ..guards.source import Fetch
 from ..state import Interpreter
@@ -22,8 +22,8 @@ __all__ = ["is_instance", "is_subclass"]
 
 def is_instance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
     """`isinstance(obj, kinds)`, where no metaclass of the program's answers."""
-    if not is_honest(type(obj)) and not issubclass(type(obj), kinds):
-        raise GraphBreak(f"isinstance asks a {type(obj).__name__} for its __class__, which runs the program's own code")
+    if not is_honest(type(obj)):
+        return _is_shown_instance(vm, obj, kinds)
     for cls in _alternatives(kinds):
         kind, check = vm.type_of(obj), lookup(type(cls), "__instancecheck__")[0]
         if check is _CHECKED_BY_ABC:
@@ -37,6 +37,34 @@ def is_instance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
     return bool(vm.native(builtins.isinstance, obj, kinds))
 
 
+def _is_shown_instance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
+    """`isinstance` of an object that says itself what its `__class__` is: asked as CPython asks, by an abstract class always and first."""
+    kind = vm.type_of(obj)
+    for cls in _alternatives(kinds, strict=True):
+        check = lookup(type(cls), "__instancecheck__")[0]
+        if check not in (_CHECKED_BY_ABC, _CHECKED_BY_TYPE):
+            raise GraphBreak(
+                f"a class with its own isinstance asks a {kind.__name__}, which says what its __class__ is"
+            )
+        vm.definitions.note(kind)
+        if kind is cls or check is _CHECKED_BY_TYPE and cls in kind.__mro__:
+            return True
+        try:
+            shown = vm.load_attr(obj, "__class__")
+        except UserRaise as raised:
+            if check is _CHECKED_BY_ABC or not isinstance(raised.value, AttributeError):
+                raise
+            continue
+        if check is _CHECKED_BY_ABC:
+            if is_subclass(vm, shown, cls) or is_subclass(vm, kind, cls):
+                return True
+        elif isinstance(shown, type):
+            vm.definitions.note(shown)
+            if cls in shown.__mro__:
+                return True
+    return False
+
+
 def is_subclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
     """`issubclass(cls, kinds)`, where no metaclass of the program's answers."""
     for kind in _alternatives(kinds):
@@ -47,14 +75,18 @@ def is_subclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
     return bool(vm.native(issubclass, cls, kinds))
 
 
-def _alternatives(kinds: Any) -> Iterator[type]:
+def _alternatives(kinds: Any, strict: bool = False) -> Iterator[type]:
     if isinstance(kinds, tuple):
         for kind in kinds:
-            yield from _alternatives(kind)
+            yield from _alternatives(kind, strict)
     elif isinstance(kinds, types.UnionType):
-        yield from _alternatives(kinds.__args__)
+        yield from _alternatives(kinds.__args__, strict)
     elif isinstance(kinds, type):
         yield kinds
+    elif strict:
+        raise GraphBreak(
+            "an object that says what its __class__ is, is asked whether it is an instance of what is no class"
+        )
 
 
 def _is_instance(obj: Any, kinds: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,7 +35,8 @@ class Identity:
 
     def __init__(self, vm: Interpreter, value: Any, number: Callable[[Any], int] = id) -> None:
         self.vm, self.value, self.number = vm, value, number
-        self.made = vm.user.source_of(value) is None and not is_constant(value)
+        first = self._parts()[0]
+        self.made = vm.user.source_of(first) is None and not is_constant(first)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is Identity:
@@ -48,10 +50,13 @@ class Identity:
         return self.made and other == self.number(self.value)
 
     def _parts(self) -> tuple[Any, ...]:
-        """The objects whose addresses the number is made of: each time that a method is read it is another object, with the hash of the last one."""
+        """What the number is made of: each time that a method is read it is another object, with the hash of the last one."""
         value = self.value
-        bound = self.number is hash and isinstance(value, types.MethodType)
-        return (value.__self__, value.__func__) if bound else (value,)
+        if self.number is hash and isinstance(value, types.MethodType):
+            return value.__self__, value.__func__
+        if self.number is hash and type(value) in _METHODS_IN_C:
+            return value.__self__, sys.intern(value.__qualname__)
+        return (value,)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -66,6 +71,9 @@ class Identity:
 
     def __getattr__(self, name: str) -> Any:
         raise _refusal()
+
+
+_METHODS_IN_C = (types.BuiltinMethodType, types.MethodWrapperType)
 
 
 def _refusal() -> GraphBreak:
@@ -116,6 +124,12 @@ class Addresses:
                 address = int(found, 16)
                 if address not in self.shown and not _stands_in(found, given):
                     self._written(address, given)
+
+    def note_error(self, error: BaseException, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """C code has raised an exception of its own, whose message may show where objects lie."""
+        for text in error.args:
+            if type(text) is str and _MARK in text:
+                self.note(text, function, args, kwargs)
 
     def _written(self, address: int, given: Any) -> None:
         value = next((v for v in self._reached(given) if id(v) == address), self)
@@ -169,4 +183,6 @@ def _stands_in(text: str, given: Any) -> bool:
         return text in given
     if type(given) in (tuple, list):
         return any(_stands_in(text, value) for value in given)
+    if isinstance(given, BaseException):
+        return _stands_in(text, given.args)
     return type(given) is dict and any(_stands_in(text, value) for value in given.values())

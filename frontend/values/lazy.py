@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
+from ..calls.registry import called_row
+from ..calls.tables import REFUSED_BUILTINS
 from ..errors import GraphBreak
 from ..guards.source import Source
 from ..state import Interpreter
 
-__all__ = ["Append", "Unread"]
+__all__ = ["Append", "Unread", "breaks_at_once", "read_methods"]
 
 _NOTHING = object()
 
@@ -73,8 +76,33 @@ class Append:
     def __call__(self, item: Any) -> None:
         self.unread.append(item)
 
+    @staticmethod
+    def can_append() -> bool:
+        """A method has no `append`."""
+        return False
+
+    def read(self) -> Any:
+        """The method of what stands for the list: the program looks at it."""
+        return self.unread.read().append
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.unread.read().append, name)
+        return getattr(self.read(), name)
 
     def __repr__(self) -> str:
-        return repr(self.unread.read().append)
+        return repr(self.read())
+
+
+def read_methods(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a call, with methods of lists that nobody has looked at, unless it does no more than call them."""
+    row = called_row(function)
+    if type(function) in (types.FunctionType, types.MethodType) or row is not None and row.calls != ():
+        return args
+    return tuple(a.read() if type(a) is Append else a for a in args)
+
+
+def breaks_at_once(head: list[Any]) -> bool:
+    """Whether a call is of a builtin that always breaks the graph, such as `print`: its arguments stay unread."""
+    return any(
+        type(f) is types.BuiltinFunctionType and f.__module__ == "builtins" and f.__name__ in REFUSED_BUILTINS
+        for f in (value.value if type(value) is Unread else value for value in head)
+    )
