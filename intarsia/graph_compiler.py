@@ -46,7 +46,7 @@ from .linear_losses import without_logits
 from .partition.choose import Partition
 from .partition.step import compute_again
 from .passes.analysis.machine import CPUS, Machine, gpu_facts
-from .passes.core.base import PassError
+from .passes.core.base import Pass, PassError
 from .passes.core.context import CompileContext, Diagnostics
 from .passes.core.fingerprint import pass_fingerprint
 from .passes.core.plugins import forget_warnings as forget_left_out
@@ -300,17 +300,7 @@ def compile_module(
         library = _library(config, choices)
         text = print_module(module)
         debug.write("0-aten.ir", text)
-        key = cache_key(
-            ir_text=text,
-            pass_sources=pass_fingerprint(pipeline),
-            config={
-                "pipeline": pipeline_text(pipeline),
-                "settings": repr(replace(config, **_DECIDE_NO_CODE)),
-                "machine": repr(here),
-            },
-            versions=versions(),
-            isa=toolchain.identity + cpu_identity() + (gpu_identity() if gpu is not None else ""),
-        )
+        key = _key(text, pipeline, config, here, toolchain, gpu is not None)
     with COUNTERS.phase("load"):
         share = config.cache and not debug and not logs.shows_passes()
         entry = cache.get(key) if share else None
@@ -364,6 +354,21 @@ def compile_module(
             share=share,
         )
     return program, Report(program, diagnostics=ctx.diagnostics, record=pass_log.record)
+
+
+def _key(text: str, pipeline: Sequence[Pass], config: Config, here: Machine, toolchain: Toolchain, gpu: bool) -> str:
+    """The name in the cache of what is made of this text: all that the code depends on is in it."""
+    return cache_key(
+        ir_text=text,
+        pass_sources=pass_fingerprint(pipeline),
+        config={
+            "pipeline": pipeline_text(pipeline),
+            "settings": repr(replace(config, **_DECIDE_NO_CODE)),
+            "machine": repr(here),
+        },
+        versions=versions(),
+        isa=toolchain.identity + cpu_identity() + (gpu_identity() if gpu else ""),
+    )
 
 
 def internal_reason(error: Exception) -> str:
