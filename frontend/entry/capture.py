@@ -33,6 +33,7 @@ from ..modes.autocast import Casts, is_on
 from ..modes.environment import refuse_environment
 from ..runtime.error_origin import culprit, of_fake_tensors
 from ..torch_private.fake import quiet_fake_errors
+from ..torch_private.functions import SET_GRAD_MODE
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .finish import Broken, Capture, Returned, finish, partial_guards
