@@ -64,6 +64,9 @@ class Branches:
             return self._run(vm, frame, predicate, true, false)
         except Prevented as prevented:
             known = number_asked(vm, predicate)
+            if known is None and (known := vm.checks.presumed(vm, predicate, true, false)) is not None:
+                frame.ip = true if known else false
+                return None
             if known is None and self.loops.shape(vm, frame) is None:
                 known = self.presumed(vm, asked)
                 if known is not None:
@@ -192,8 +195,8 @@ class Branches:
                 with vm.out.beside([]) as second:
                     other = run_side(vm, frame, ways[1], joins)
                     build = plan.ended(one, other)
-                    pairs = list(zip(plan.chosen_of(one), plan.chosen_of(other), strict=True))
-                    for (path, kind), (a, b) in zip(plan.paths, pairs, strict=True):
+                    pairs = plan.both_of(one, other)
+                    for (path, kind), (a, b) in zip(plan.paths, pairs, strict=False):
                         if kind is Tensor:
                             unequal(vm, path, a, b)
                     reason = why_not(vm, predicate, pairs, pieces_of(first, second), pieces_of(second))
@@ -208,16 +211,17 @@ class Branches:
             runs = [with_nodes(vm, partial(run_side, vm, frame, way, joins)) for way in ways]
             ends, sides = zip(*runs, strict=True)
             self.choices.gated += [(len(vm.out.writes), tensor) for tensor in gate(vm, takes, sides)]
-            chosen = self.choices.choose(vm, takes, list(zip(*map(plan.chosen_of, ends), strict=True)))
+            chosen = self.choices.choose(vm, takes, list(zip(*map(plan.tensors_of, ends), strict=True)))
         elif reason is tried.reason or random or not pairs or self.depth > 1 or any(a.requires_grad for a, _ in pairs):
             raise Prevented(reason)
         else:
             first_way, second_way = (_Way(vm, frame, way, joins, plan) for way in ways)
             takes = taken(vm, predicate)
-            chosen = list(branch(vm, "the branch", takes, first_way, second_way, ()))
+            chosen = list(branch(vm, "the branch", takes, first_way, second_way, (), free=True))
             choice = self.choices.new()
             for made, (a, b) in zip(chosen, pairs, strict=True):
                 self.choices.note_either(made, takes, a, b, choice)
+        plan.behind(chosen)
         if callable(build):
             frame.result = build(chosen)
             return "return"
@@ -236,7 +240,7 @@ class _Way:
 
     def __call__(self) -> tuple[Tensor, ...]:
         end = run_side(*self.run)
-        return tuple(self.plan.chosen_of(end))
+        return tuple(self.plan.tensors_of(end))
 
 
 def known_of(vm: Interpreter, frame: Frame) -> set[int]:

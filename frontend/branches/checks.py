@@ -44,7 +44,7 @@ class Checks:
         """Whether a check of this tensor may be one of the graph's."""
         return (
             self.refused is None
-            and vm.side is None
+            and (vm.side is None or vm.side.takes_checks)
             and not vm.out.inside
             and vm.out.is_known(tensor)
             and not is_composite(tensor)
@@ -70,11 +70,19 @@ class Checks:
         frame = vm.frames[-1]
         at = frame.ip - 1
         jumps = frame.program.instructions[at].op == "POP_JUMP_IF_TRUE"
-        raises = {
-            jumps: always_raises(frame.code, target, at + 1),
-            not jumps: always_raises(frame.code, at + 1, target),
-        }
+        raises = {jumps: always_raises(frame.code, target), not jumps: always_raises(frame.code, at + 1)}
         if raises[True] == raises[False]:
+            return None
+        return self.expect(vm, tensor, raises[False])
+
+    def presumed(self, vm: Interpreter, tensor: Tensor, true: int, false: int) -> bool | None:
+        """The truth of a part of a condition that leads to a `raise` if all parts hold: as if it did not hold; None: it is no such part.
+
+        For parts that cannot be joined and sides that cannot be captured: where this part alone holds, the check fails for nothing.
+        """
+        code = vm.frames[-1].code
+        raises = {True: always_raises(code, true, false), False: always_raises(code, false, true)}
+        if raises[True] == raises[False] or not self.takes(vm, tensor):
             return None
         return self.expect(vm, tensor, raises[False])
 
@@ -86,8 +94,12 @@ class Checks:
                 return bool(known)
             raise GraphBreak(f"{CHECK}, and {self.refused}" if self.refused else CHECK)
         flag = vm.out.call_function(torch.eq if truth else torch.ne, (tensor, 0), {})
-        self.flags.append(vm.out.call_method("reshape", (flag, ()), {}) if flag.dim() else flag)
+        self.failed(vm, vm.out.call_method("reshape", (flag, ()), {}) if flag.dim() else flag)
         return truth
+
+    def failed(self, vm: Interpreter, flag: Tensor) -> None:
+        """Note a check, of the side of a branch that runs or of the call."""
+        (self.flags if vm.side is None else vm.side.flags).append(flag)
 
     def begins(self, vm: Interpreter, condition: Tensor) -> bool:
         """Check that a loop runs a round; False where there can be no check."""

@@ -77,7 +77,7 @@ def _join(vm: Interpreter, frame: Frame, predicate: Tensor, way: tuple[bool, int
         try:
             end = run_side(vm, frame, start, frozenset([jump]))
             second, nodes = _decides(vm, end), pieces_of(aside)
-            cheap = len(nodes) <= _CHEAP and all(map(is_cheap, nodes))
+            cheap = len(nodes) <= _CHEAP and all(map(is_cheap, nodes)) and end.failed is None
         except Prevented:
             cheap = False
         written = aside.writes()

@@ -30,8 +30,8 @@ def landed(program: Program, at: int) -> int:
     return at
 
 
-def always_raises(code: types.CodeType, index: int, other: int) -> bool:
-    """Whether everything from this instruction on ends in a `raise`, or at the other way's first one: a condition had more parts."""
+def always_raises(code: types.CodeType, index: int, other: int = -1) -> bool:
+    """Whether everything from this instruction on ends in a `raise`, or at the other way's first one, if given: a condition had more parts."""
     return bool(_always_raises(code, index, other))
 
 

@@ -74,11 +74,24 @@ class Prevented(Exception):
 
 
 class Side:
-    """One side while it runs: what may be called, and which iterators are its own, so that taking their items changes nothing."""
+    """One side while it runs: what may be called, and which iterators are its own, so that taking their items changes nothing.
+
+    Its checks count where it is taken. `takes_checks`: not in a round of a loop.
+    """
+
+    takes_checks = False
 
     def __init__(self, vm: Interpreter, frame: Frame | None = None) -> None:
         self.vm, self.frame = vm, frame
         self.iterators: list[Any] = []
+        self.flags: list[Tensor] = []  # each true where a check has failed
+
+    def failed(self) -> Tensor | None:
+        """Whether one of its checks has failed; None: it has none."""
+        made: Tensor | None = None
+        for flag in self.flags:
+            made = flag if made is None else self.vm.out.call_function(torch.logical_or, (made, flag), {})
+        return made
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
         """The result of a call. Raises Prevented before one that may do more than compute."""
@@ -196,6 +209,7 @@ class Ended:
     stack: list[Any]
     ip: int
     result: Any = None
+    failed: Tensor | None = None  # whether one of the side's checks has failed
 
     def at(self, path: Path) -> Any:
         """The value at a path of a plan."""
@@ -221,11 +235,15 @@ def run_side(vm: Interpreter, frame: Frame, start: int, joins: frozenset[int]) -
     kept = {name: getattr(frame, name) for name in ("fast", "stack", "ip", "begun", "before", "result")}
     before = vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error
     frame.fast, frame.stack, frame.ip = dict(frame.fast), list(frame.stack), start
-    vm.stop_at, vm.side, vm.steps_of = -1, Side(vm, frame), _steps
+    side = Side(vm, frame)
+    side.takes_checks = vm.side is None or vm.side.takes_checks
+    vm.stop_at, vm.side, vm.steps_of = -1, side, _steps
     try:
         if start in (STAYS, LEAVES):
             vm.branches.loops.leaving.begin(start == STAYS)
-        return _run(vm, frame, _steps(frame.code), joins)
+        ended = _run(vm, frame, _steps(frame.code), joins)
+        ended.failed = side.failed()
+        return ended
     except UserRaise as raised:
         raise Prevented(f"{type(raised.value).__name__} is raised in {Side(vm).place()}") from None
     except CaptureError as error:
@@ -272,6 +290,7 @@ class Plan:
     ) -> None:
         self.vm, self.code, self.joins, self.known, self.device = vm, code, joins, known, device
         self.paths: list[tuple[Path, type]] = []
+        self.checked = False  # whether a side has checks
 
     def chosen_of(self, end: Ended) -> list[Tensor]:
         """What is chosen, as one side has left it."""
@@ -281,6 +300,26 @@ class Plan:
         if odd is not None:
             raise Prevented(f"{named(odd)} is a number that changes between calls")
         return made  # type: ignore[return-value]
+
+    def both_of(self, one: Ended, other: Ended) -> list[tuple[Tensor, Tensor]]:
+        """What is chosen of each side; the last pair says whether their checks have failed, where `checked` says that there are some."""
+        ends = (one, other)
+        self.checked = any(end.failed is not None for end in ends)
+        return list(zip(*(self.tensors_of(end) for end in ends), strict=True))
+
+    def tensors_of(self, end: Ended) -> list[Tensor]:
+        """What is chosen, behind it whether a check of the side has failed."""
+        found = self.chosen_of(end)
+        if not self.checked:
+            return found
+        none = as_tensor(self.vm, False, bool, self.device) if end.failed is None else end.failed
+        assert none is not None
+        return [*found, none]
+
+    def behind(self, chosen: Sequence[Tensor]) -> None:
+        """Note the check that is behind the branch."""
+        if self.checked:
+            self.vm.checks.failed(self.vm, chosen[-1])
 
     def ended(self, first: Ended, second: Ended) -> Any:
         """The state behind the branch, with a function of the chosen tensors for each value."""

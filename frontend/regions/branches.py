@@ -33,8 +33,12 @@ def _cond(vm: Interpreter, pred: Any, true_fn: Any, false_fn: Any, operands: Any
     return branch(vm, "torch.cond", pred, true_fn, false_fn, tuple(operands))
 
 
-def branch(vm: Interpreter, what: str, pred: Tensor, true_fn: Any, false_fn: Any, operands: tuple[Any, ...]) -> Any:
+def branch(
+    vm: Interpreter, what: str, pred: Tensor, true_fn: Any, false_fn: Any, operands: tuple[Any, ...], free: bool = False
+) -> Any:
     """One node for `true_fn(*operands) if pred else false_fn(*operands)`: its results are new tensors.
+
+    `free`: nothing requires gradients, whatever the sides read, as neither of them gives what does.
 
     Raises:
         GraphBreak: a side cannot be captured or has an effect, or what the sides give differs.
@@ -47,5 +51,6 @@ def branch(vm: Interpreter, what: str, pred: Tensor, true_fn: Any, false_fn: Any
         raise GraphBreak(f"the two sides of {what} do not give the same: {found}")
     read = read_by(first, second)
     vm.out.modes += 1
-    made = emit(vm, COND, (pred, over(first, read), over(second, read), read), first.results, is_tracked(read))
+    given = [vm.out.call_method("detach", (t,), {}) if free and is_tracked([t]) else t for t in read]
+    made = emit(vm, COND, (pred, over(first, read), over(second, read), given), first.results, is_tracked(given))
     return pytree.tree_unflatten(made, first.tree)
