@@ -68,6 +68,8 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
 
 def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if vm.overrides.active and _is_overridable(function) and vm.overrides.concern((args, kwargs)):
+        if type(function) is types.FunctionType and vm.foreign.has_shells((args, kwargs)):
+            return Then(function, args, kwargs, body=True)  # it asks `__torch_function__` itself
         result = vm.overrides.run(function, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -191,7 +193,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     if target is not None and function.__dict__["_intarsia_runtime"].is_made(function):
         bound = function.__code__.co_varnames[:1] == ("__self",)
         return Then(target, args[1:] if bound else args, kwargs)
-    if rules.is_leaf_module(module):
+    if rules.is_leaf_module(module) and not vm.foreign.has_shells((args, kwargs)):
         return torch_call(vm, function, args, kwargs)
     if module.startswith(rules.FRONTEND):
         return vm.native(function, *args, **kwargs)
@@ -227,7 +229,8 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
 def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner = method.__self__
     ruled = rule_of(method.__func__) is not None
-    if not ruled and vm.is_frontend_class(type(owner)) or isinstance(owner, InterpretedGenerator):
+    mine = vm.is_frontend_class(type(owner)) and not vm.foreign.has_shells((owner,))
+    if not ruled and mine or isinstance(owner, InterpretedGenerator):
         return vm.native(method, *args, **kwargs)
     return Then(method.__func__, (owner, *args), kwargs)
 

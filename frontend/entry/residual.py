@@ -27,7 +27,7 @@ from ..calls.library import LRU, check_empty
 from ..calls.visibility import is_opaque_type
 from ..classes.rebuild import check_globals, escapes, is_signature, made_again
 from ..errors import Unsupported
-from ..foreign.tensors import given_out
+from ..foreign.tensors import given_out, of_class
 from ..gradients.grads import is_unchanged
 from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, made_set, recipe, same_keys
@@ -35,7 +35,6 @@ from ..guards.source import Source
 from ..state import Interpreter
 from ..subclasses.wrappers import counted_versions, handed_out
 from ..torch_private.dtensor import is_composite, is_fact
-from ..torch_private.functions import as_class
 from ..torch_private.symbols import is_unknown, python_text
 from ..transforms.rules import Linear, Pullback, Transformed
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
@@ -84,7 +83,7 @@ class Residual:
             self.post += [f"{target}.append({text})" for text in map(self.value, unread.appended)]
         self.post += moves(vm, self.emit)
         for (_, name), (obj, value) in effects.attrs.items():
-            if vm.is_created(obj) or isinstance(obj, Tensor) and not vm.out.is_known(obj):
+            if vm.is_created(obj) or isinstance(obj, Tensor) and not vm.out.concerns((obj,)):
                 continue
             if isinstance(obj, Tensor) and name == "grad":
                 self._gradient(obj, value)
@@ -241,8 +240,7 @@ class Residual:
 
     def _of_class(self, tensor: Tensor, kind: type) -> str:
         """A tensor of a class of the program's, with the attributes that it was given."""
-        text = f"{self.emit.constant(as_class, 'as_class')}({self._plain(tensor)}, {self.emit.constant(kind, kind.__name__)})"
-        name = self._fresh(tensor, text)
+        name = self._fresh(tensor, of_class(self, tensor, kind))
         for (_, attribute), (owner, value) in list(self.vm.effects.attrs.items()):
             if owner is tensor and value is not DELETED and attribute != "grad":  # that is the plain one's
                 self.post.append(f"{self.emit.constant(put, 'put')}({name}, {attribute!r}, {self.value(value)})")

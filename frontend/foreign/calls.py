@@ -28,7 +28,7 @@ from ..torch_private.foreign.plans import called, function_of, handle_of
 from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..torch_private.symbols import is_unknown
 from ..values.kinds import isinstance
-from . import packed
+from . import packed, shells
 from .examples import assignments, number
 from .results import Planner, Try
 from .tensors import Foreign, Foreigners
@@ -64,6 +64,8 @@ def foreigners(vm: Interpreter) -> Foreigners:
 
 def _made_of(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a call gives that is one of these; NotImplemented for others."""
+    if vm.foreign.shelled and (made := shells.call(vm, op, target, args, kwargs)) is not NotImplemented:
+        return made
     if vm.foreign.batches and id(args[0] if args else None) in vm.foreign.batches:
         make = functools.partial(getattr(vm.out, op), target, args, kwargs)
         made = packed.first_of(vm, target, args, make)
@@ -95,13 +97,42 @@ def _call(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: 
     what = f"{name} of a foreign tensor" if first is None else f"{name} of a {first.kind}"
     if text is None:
         raise GraphBreak(f"{what} is called, which no library call of a graph does")
-    if name.endswith("_") and not name.endswith("__") or name.startswith("__i") or kwargs.get("out") is not None:
+    if _writes(target, name) or kwargs.get("out") is not None:
         raise GraphBreak(f"{what} is called, which writes to its argument")
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise GraphBreak(f"{what} is called under autocast")
     if vm.out.inside or vm.overrides.modes:
         raise GraphBreak(f"{what} is called inside a transform or a mode")
     return _Call(vm, what, text, args, kwargs).made()
+
+
+def _writes(target: Any, name: str) -> bool:
+    """Whether a call writes to its first argument, as its name says: `mul_`, `__imul__`, `operator.imul`, an item that is set."""
+    if getattr(target, "__module__", None) == "_operator":
+        name = f"__{name}__"
+    return name in _WRITES or name.endswith("_") and not name.endswith("__")
+
+
+_WRITES = frozenset(
+    [
+        "__setitem__",
+        "__delitem__",
+        "__iadd__",
+        "__isub__",
+        "__imul__",
+        "__imatmul__",
+        "__itruediv__",
+        "__ifloordiv__",
+        "__imod__",
+        "__ipow__",
+        "__iand__",
+        "__ior__",
+        "__ixor__",
+        "__ilshift__",
+        "__irshift__",
+        "__iconcat__",
+    ]
+)
 
 
 def _answer(vm: Interpreter, known: Foreign, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -305,8 +336,10 @@ _SIZES = frozenset(["shape", "ndim", "device"])
 _COMPUTED = frozenset(["T", "mT", "H", "mH"])
 
 
-def load(vm: Interpreter, known: Foreign, name: str) -> Any:
+def load(vm: Interpreter, known: Any, name: str) -> Any:
     """An attribute of a foreign tensor; NotImplemented for methods."""
+    if type(known) is not Foreign:
+        return shells.load(vm, known, name)
     if name in _FACTS:
         return getattr(known.example, name)
     if name == "requires_grad":

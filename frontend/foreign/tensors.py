@@ -7,6 +7,7 @@ or to `calls`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ from ..guards.source import Fetch, Item, Source
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
 from ..torch_private.foreign.parts import is_foreign, parts_of, structure_of, whole
+from ..torch_private.functions import as_class
 from ..values.kinds import tensors_in
 from . import examples
 
-__all__ = ["Foreign", "Foreigners", "given_out", "is_taken", "stand_in", "taken_in"]
+__all__ = ["Foreign", "Foreigners", "given_out", "is_taken", "of_class", "stand_in", "taken_in"]
 
 
 @dataclass
@@ -51,22 +53,28 @@ class Foreigners:
     """Those of one capture, by stand-in."""
 
     def __init__(self) -> None:
-        self.known: dict[int, Foreign] = {}
+        self.known: dict[int, Any] = {}
         # How many sequences batch sizes are of, by the tensor, and its version then.
         self.batches: dict[int, tuple[Any, int]] = {}
+        self.shelled = False  # whether there are wrapper tensors among them (`shells`)
+        self.depth = 0  # how many methods of such a class are being interpreted
 
-    def add(self, made: Foreign) -> Tensor:
+    def add(self, made: Any) -> Tensor:
         """Remember one; its stand-in."""
         self.known[id(made.stand_in)] = made
         return made.stand_in
 
-    def of(self, value: Any) -> Foreign | None:
+    def of(self, value: Any) -> Any:
         """What a stand-in stands for."""
         return self.known.get(id(value)) if self.known else None
 
     def among(self, values: Any) -> bool:
         """Whether there is one among arguments."""
         return bool(self.known) and any(id(t) in self.known for t in tensors_in(values))
+
+    def has_shells(self, values: Any) -> bool:
+        """Whether there is a wrapper tensor among arguments, which only interpreted code takes for one."""
+        return self.shelled and any(type(self.known.get(id(t))) not in (Foreign, NoneType) for t in tensors_in(values))
 
 
 def stand_in(vm: Interpreter, size: tuple[Any, ...], example: Tensor) -> Tensor:
@@ -167,8 +175,10 @@ class Whole:
             )  # autograd keeps the first one, which nobody may write to
 
 
-def given_out(residual: Any, known: Foreign) -> str:
+def given_out(residual: Any, known: Any) -> str:
     """The expression that gives a foreign tensor behind the graph: the caller's, or one that is put together of its parts."""
+    if type(known) is not Foreign:
+        return known.given_out(residual)  # type: ignore[no-any-return]
     if known.source is not None:
         return residual.emit.fetch(known.source)  # type: ignore[no-any-return]
     if known.view:
@@ -177,3 +187,12 @@ def given_out(residual: Any, known: Foreign) -> str:
     parts = ", ".join(map(residual.value, known.parts))
     whole = residual.emit.constant(Whole(known.structure), "whole")
     return residual._fresh(known.stand_in, f"{whole}(({size}), {parts})")  # type: ignore[no-any-return]
+
+
+def of_class(residual: Any, tensor: Tensor, kind: type) -> str:
+    """The expression that gives a tensor of a class of the program's behind the graph, without its attributes."""
+    plain: str = residual._plain(tensor)
+    if residual.vm.foreign.of(tensor) is not None:
+        return plain
+    emit = residual.emit
+    return f"{emit.constant(as_class, 'as_class')}({plain}, {emit.constant(kind, kind.__name__)})"

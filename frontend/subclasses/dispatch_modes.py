@@ -15,8 +15,8 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import lookup
 from ..state import Interpreter
 from ..torch_private.dispatch import ASKED, CaptureMode, DispatchMode
+from ..torch_private.dynamo import undisabled
 from ..values.kinds import isinstance, tensors_in
-from .methods import undisabled
 
 __all__ = ["is_plain_dispatch_mode", "run_below"]
 

@@ -31,7 +31,7 @@ from ..graph.output import OutputGraph
 from ..guards.definitions import lookup
 from ..state import Interpreter
 from ..torch_private.dispatch import ASKED, CORRECT_ALIASING, CaptureMode
-from ..torch_private.dynamo import is_disabled
+from ..torch_private.dynamo import undisabled
 from ..torch_private.fake import FakeTensor, is_fake
 from ..torch_private.functions import MAKE_WRAPPER, NO_FUNCTION
 from ..torch_private.wrapped import Layout, is_jagged, is_wrapped
@@ -49,7 +49,6 @@ __all__ = [
     "is_fresh",
     "made",
     "of_function",
-    "undisabled",
 ]
 
 
@@ -269,16 +268,6 @@ def has_function(kind: type) -> bool:
     """Whether a class has a `__torch_function__` of its own."""
     found, owner = lookup(kind, "__torch_function__")
     return found is not NO_FUNCTION and owner not in Tensor.__mro__
-
-
-def undisabled(method: Any) -> Any:
-    """A bound method without the mark that torch puts on it, against its own capture."""
-    function = getattr(method, "__func__", None)
-    if isinstance(function, types.FunctionType) and is_disabled(function):
-        plain = function.__dict__.get("__wrapped__")
-        if isinstance(plain, types.FunctionType):
-            return types.MethodType(plain, method.__self__)
-    return method
 
 
 class _Seen:

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from ..calls.registry import Rows
 from ..classes.instances import is_subclass
 from ..errors import GraphBreak, Unsupported, UserRaise
+from ..foreign import shells
 from ..guards.definitions import MISSING, lookup
 from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter
@@ -19,6 +20,7 @@ from ..torch_private.dispatch import CORRECT_ALIASING
 from ..torch_private.fake import real_tensors
 from ..torch_private.functions import (
     ASKS_OVERRIDES,
+    CONVERT,
     LAZY,
     MAKE_SUBCLASS,
     MAKE_WRAPPER,
@@ -58,7 +60,7 @@ _REFUSED = frozenset(
 
 def takes(kind: type) -> bool:
     """Whether a class only says what calls of torch mean: it holds memory as any tensor, and sees no operators."""
-    if is_wrapper(kind):
+    if is_wrapper(kind) or shells.takes(kind):
         return True
     own = kind.__module__.partition(".")[0] != "torch"
     return own and not issubclass(kind, LAZY) and lookup(kind, "__torch_dispatch__")[0] is NO_DISPATCH
@@ -68,13 +70,12 @@ def taken_in(vm: Interpreter, value: Tensor, source: Source, check: Any) -> Tens
     """The stand-in for a tensor of the caller's: the graph is given the same memory as a plain tensor."""
     if is_wrapper(type(value)):
         return wrappers.taken_in(vm, value, source, check)
+    if shells.takes(type(value)):
+        _check_own(type(value), source)
+        return shells.taken_in(vm, value, source)
     plain, kind = as_plain(value), type(value)
     check(plain, source.name())
-    for name in ("__getattribute__", "__setattr__"):
-        if _of_program(kind, name):
-            raise Unsupported(
-                f"{source.name()} is a {kind.__qualname__}, whose attributes are found by code of its own"
-            )
+    _check_own(kind, source)
     vm.guards.add("type", source, kind)
     vm.definitions.note(kind)
     fake, info = vm.dynamic.tensor(plain, Fetch(as_plain, source), False)
@@ -82,6 +83,14 @@ def taken_in(vm: Interpreter, value: Tensor, source: Source, check: Any) -> Tens
     vm.user.arg_tensors.append(info)
     vm.user.track(value, fake, source)
     return vm.overrides.mark(fake, kind, value, source)
+
+
+def _check_own(kind: type, source: Source) -> None:
+    for name in ("__getattribute__", "__setattr__"):
+        if _of_program(kind, name):
+            raise Unsupported(
+                f"{source.name()} is a {kind.__qualname__}, whose attributes are found by code of its own"
+            )
 
 
 def _of_program(kind: type, name: str) -> bool:
@@ -112,6 +121,10 @@ def load(vm: Interpreter, tensor: Tensor, name: str) -> Any:
             return _made_attr(vm, tensor, name)
     if owner is not None and owner not in Tensor.__mro__:
         return _own_attr(vm, tensor, known, raw, owner, name)
+    if known is not None and _is_hidden(known, owner, name):
+        found, value = _held(vm, tensor, known, name)
+        if found:
+            return value
     if known is not None and known.source is not None and name in _REFUSED:
         raise GraphBreak(f"{name} of a {kind.__qualname__} of the caller's is read")
     if isinstance(raw, types.GetSetDescriptorType) and name not in ("__dict__", "__weakref__"):
@@ -127,6 +140,17 @@ def load(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     if isinstance(raw, property) and vm.overrides.concern((tensor,)):
         return vm.call(raw.fget, (tensor,), {})
     return NotImplemented
+
+
+def _is_hidden(known: Marked, owner: type | None, name: str) -> bool:
+    """Whether an attribute of the tensor's own would stand before a method of torch's."""
+    special = name.startswith("__") or known.wrapper
+    return (
+        owner in Tensor.__mro__
+        and owner is not None
+        and not special
+        and not objects.is_data_descriptor(known.kind, name)
+    )
 
 
 def _made_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
@@ -186,7 +210,7 @@ def store(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> Any:
         raise GraphBreak(f"{name} of a {type(tensor).__qualname__} is assigned")
     kind = Tensor if known is None else known.kind
     raw, owner = lookup(kind, name)
-    if owner in Tensor.__mro__ and owner is not None:
+    if owner in Tensor.__mro__ and owner is not None and (known is None or not _is_hidden(known, owner, name)):
         if known is None and not vm.overrides.concern((tensor,)):
             return NotImplemented
         raise GraphBreak(f"{name} of a {kind.__qualname__} is assigned")
@@ -215,12 +239,17 @@ def by_descriptor(vm: Interpreter, function: Any, tensor: Tensor, *values: Any) 
 # ---- making them ----
 
 
+def holds_others(cls: type) -> bool:
+    """Whether tensors of a class have no memory of their own."""
+    return is_wrapper(cls) or shells.takes(cls)
+
+
 def as_subclass(vm: Interpreter, tensor: Any, cls: Any) -> Tensor:
     """`tensor.as_subclass(cls)`: the same memory."""
     plain = cls is Tensor
     if not isinstance(tensor, Tensor) or not isinstance(cls, type) or not issubclass(cls, Tensor):
         raise GraphBreak("as_subclass is called with something else than a tensor and its new class")
-    if is_wrapped(tensor) or not plain and (not takes(cls) or is_wrapper(cls) or issubclass(cls, nn.Parameter)):
+    if is_wrapped(tensor) or not plain and (not takes(cls) or holds_others(cls) or issubclass(cls, nn.Parameter)):
         raise GraphBreak(f"a tensor becomes a {cls.__qualname__}")
     with vm.overrides.left():
         made: Tensor = vm.out.call_function(torch.ops.aten.alias.default, (tensor,), {})
@@ -230,7 +259,12 @@ def as_subclass(vm: Interpreter, tensor: Any, cls: Any) -> Tensor:
     return made
 
 
-ROWS.rule(MAKE_WRAPPER)(methods.begun)
+@ROWS.rule(MAKE_WRAPPER)
+def _make_wrapper(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Tensor:
+    shelled = isinstance(cls, type) and issubclass(cls, Tensor) and shells.takes(cls)
+    return shells.begun(vm, cls, *args, **kwargs) if shelled else methods.begun(vm, cls, *args, **kwargs)
+
+
 ROWS.rule(CORRECT_ALIASING)(methods.aliasing_corrected)
 
 
@@ -319,6 +353,7 @@ def _converted(vm: Interpreter, value: Any, cls: type) -> Any:
     return value
 
 
+ROWS.rule(CONVERT)(lambda vm, value, cls: value if cls is Tensor else _converted(vm, value, cls))
 ROWS.rule(TorchFunctionMode.__init__)(lambda vm, *_: None)
 
 

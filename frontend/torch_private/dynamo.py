@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -151,3 +152,13 @@ def inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dic
 def without_compile(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
     """`function` as something that torch.compile does not look into."""
     return torch._dynamo.disable(function, reason=reason)  # type: ignore[no-any-return,attr-defined]
+
+
+def undisabled(method: Any) -> Any:
+    """A bound method without the mark that torch puts on it, against its own capture."""
+    function = getattr(method, "__func__", None)
+    if isinstance(function, types.FunctionType) and is_disabled(function):
+        plain = function.__dict__.get("__wrapped__")
+        if isinstance(plain, types.FunctionType):
+            return types.MethodType(plain, method.__self__)
+    return method

@@ -56,6 +56,11 @@ NO_FUNCTION: Any = torch._C._disabled_torch_function_impl
 NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
 MAKE_SUBCLASS: Any = torch.Tensor._make_subclass
 NEW_TENSOR: Any = torch._C.TensorBase.__dict__["__new__"]
+OF_OPERATORS: Any = (
+    torch._C.FunctionSchema,
+    torch._C.Argument,
+)  # what an operator takes and gives, which nobody changes
+CONVERT: Any = torch._tensor._convert
 LAZY: Any = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
 ASKS_OVERRIDES: tuple[Any, ...] = (
     *(torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic),

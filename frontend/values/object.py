@@ -19,6 +19,7 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import MISSING, can_change, lookup
 from ..guards.source import Attr, Const, Item, Source
 from ..state import Interpreter
+from ..torch_private.functions import OF_OPERATORS
 from .constant import is_constant
 from .container import GlobalsDict, InstanceDict
 from .held import PROXIES, behind
@@ -234,6 +235,8 @@ def bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str,
     if isinstance(raw, property):
         if raw.fget is None:
             vm.native(raw.__get__, obj, cls)  # which refuses, in CPython's words
+        if owner in OF_OPERATORS:
+            return vm.native(raw.__get__, obj, cls)
         return vm.call(raw.fget, (obj,), {})
     if isinstance(raw, functools.cached_property):
         value = vm.call(raw.func, (obj,), {})

@@ -100,6 +100,19 @@ def quantized_written(x):
 # ---- sparse ----
 
 
+@program(*((csr(4, 5, k=k), t(5, 2)) for k in (0, 1)), breaks="which writes to its argument")
+def multiplied_in_place(a, d):
+    a *= 2
+    return a @ d, a.values()
+
+
+@program((coo(4, 5), t(5, 2)), breaks="which writes to its argument")
+def added_in_place(a, d):
+    b = a.clone()
+    b += a
+    return b @ d
+
+
 @program((csr(4, 5), r(5, 2)), (csr(4, 5, k=1), r(5, 2)), (csr(6, 5), r(5, 2)), (csr(7, 5), r(5, 3)))
 def product(a, d):
     return (a @ d).relu() * 2, a.shape, a.layout, a.is_sparse_csr

@@ -18,7 +18,7 @@ from ....ir.dialects.aten import DIRECT
 from .parts import constant, is_foreign
 from .plans import plan_of, planned_in, read
 
-__all__ = ["NAMESPACE", "call_operator"]
+__all__ = ["NAMESPACE", "as_called", "call_operator"]
 
 NAMESPACE = "intarsia_foreign"
 _LIBRARY: list[torch.library.Library] = []  # a Library takes its operators away when it is collected
@@ -30,7 +30,7 @@ def call_operator() -> Any:
 
 
 def _run(tensors: list[Tensor], sizes: list[int], what: str) -> list[Tensor]:
-    with _as_called():
+    with as_called():
         return _run_directly(tensors, sizes, what)
 
 
@@ -104,7 +104,7 @@ def _plain(gradient: Tensor | None, of: Tensor) -> Tensor:
 def _differentiated(tensors: list[Tensor], needed: list[int], grads: list[Tensor], sizes: list[int], what: str) -> Any:
     """Gradients of the tensors at the places `needed`, of those of the floating results, in order."""
     given = [t.detach().requires_grad_(k in needed) for k, t in enumerate(tensors)]
-    with _as_called(), torch.enable_grad():
+    with as_called(), torch.enable_grad():
         results = _first(given, needed, grads, sizes, what, False)
     return [torch.empty_like(tensors[k]).copy_(g) for k, g in zip(needed, results, strict=True)]
 
@@ -116,7 +116,7 @@ def _twice(
     given = [t.detach().requires_grad_(k in needed) for k, t in enumerate(tensors)]
     leaves = [g.detach().requires_grad_() for g in grads]
     wanted = [*(given[k] for k in needed), *leaves]
-    with _as_called(), torch.enable_grad():
+    with as_called(), torch.enable_grad():
         found = _first(given, needed, leaves, sizes, what, True)
         pairs = [(one, g) for one, g in zip(found, again, strict=True) if one.requires_grad]
         results: Any = [None] * len(wanted)
@@ -134,7 +134,7 @@ def _with_gradient(part: Tensor, of: Tensor, gradient: Tensor) -> tuple[Tensor, 
     return of, dense.index_put(tuple(of._indices()), gradient)
 
 
-def _as_called() -> AbstractContextManager[Any]:
+def as_called() -> AbstractContextManager[Any]:
     """Inside of an operator, run calls as a program's are: autograd records, and sees writes. Tried with 2.13.
 
     Without, `torch.sparse.softmax` of a tensor that is not coalesced has no values.
