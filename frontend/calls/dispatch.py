@@ -70,8 +70,7 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
     if vm.overrides.active and _is_overridable(function) and vm.overrides.concern((args, kwargs)):
         if type(function) is types.FunctionType and vm.foreign.has_shells((args, kwargs)):
             return Then(function, args, kwargs, body=True)  # it asks `__torch_function__` itself
-        result = vm.overrides.run(function, args, kwargs)
-        if result is not NotImplemented:
+        if (result := vm.overrides.run(function, args, kwargs)) is not NotImplemented:
             return result
     row = row_of(function)
     if vm.unread and Append in map(type, args):
@@ -95,8 +94,7 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
     method = objects.find_method(kind, "__call__")
     if method is not None:
         return Then(method, (function, *args), kwargs)
-    handler = _BY_KIND.get(twin_of(kind))
-    if handler is not None:
+    if (handler := _BY_KIND.get(twin_of(kind))) is not None:
         return handler(vm, function, args, kwargs)
     if _is_scripted(function):
         return _scripted(vm, function, args, kwargs)
@@ -184,8 +182,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         special = library.special_function(function)
         return Then(function, args, kwargs, body=True) if special is None else special(vm, function, args, kwargs)
     if function.__globals__.get("__name__", "").startswith("torch._functorch"):
-        made = transforms.made_before(vm, function)
-        if made is not None:
+        if (made := transforms.made_before(vm, function)) is not None:
             return Then(made, args, kwargs)
     target = function.__dict__.get(
         "_intarsia_target"
@@ -229,8 +226,8 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
 def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner = method.__self__
     ruled = rule_of(method.__func__) is not None
-    mine = vm.is_frontend_class(type(owner)) and not vm.foreign.has_shells((owner,))
-    if not ruled and mine or isinstance(owner, InterpretedGenerator):
+    mine = not ruled and vm.is_frontend_class(type(owner)) and not vm.foreign.has_shells((owner,))
+    if mine or isinstance(owner, InterpretedGenerator):
         return vm.native(method, *args, **kwargs)
     return Then(method.__func__, (owner, *args), kwargs)
 
