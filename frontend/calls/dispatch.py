@@ -181,9 +181,9 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     if vm.is_created(function):
         special = library.special_function(function)
         return Then(function, args, kwargs, body=True) if special is None else special(vm, function, args, kwargs)
-    if function.__globals__.get("__name__", "").startswith("torch._functorch"):
-        if (made := transforms.made_before(vm, function)) is not None:
-            return Then(made, args, kwargs)
+    functorch = function.__globals__.get("__name__", "").startswith("torch._functorch")
+    if functorch and (made := transforms.made_before(vm, function)) is not None:
+        return Then(made, args, kwargs)
     target = function.__dict__.get(
         "_intarsia_target"
     )  # also where functools.wraps has put it on a function around that
