@@ -95,29 +95,31 @@ def _computed(vm: Interpreter, node: fx.Node, listed: bool = False) -> tuple[Com
     return computation, inputs, found
 
 
-def settled(vm: Interpreter, args: Any, kwargs: Any, reads: bool = False) -> Any:
+def settled(vm: Interpreter, args: Any, kwargs: Any, reads: Any = None) -> Any:
     """The arguments of a call with numbers in place of what only the running program knows; None where nothing was found.
 
-    With `reads` these are tensors of one integer, too, but for the first argument: the call has just asked for their values.
+    Where the call has just asked for values, `reads` is its function or method. Then these are tensors of one integer, too, but for the
+    first argument, and any tensor of one number where the operator takes a number in all its overloads.
     """
     found = False
 
-    def number(item: Any, inside: bool) -> Any:
+    def number(item: Any, inside: bool, place: int | str = "") -> Any:
         nonlocal found
         kind = type(item)
         if kind in (tuple, list, torch.Size):
             made = [number(i, True) for i in item]
             return made if kind is list else tuple(made)
         if kind is dict:
-            return {k: number(i, True) for k, i in item.items()}
+            return {k: number(i, True, k) for k, i in item.items()}
         if isinstance(item, SYMBOLIC):
             asked = number_asked(vm, item) if _is_read(item) else None
         elif isinstance(item, Tensor):
             for size in item.shape:
                 if isinstance(size, torch.SymInt) and _is_read(size) and number_asked(vm, size) is not None:
                     found = found or not _is_read(size)
-            whole = reads and inside and item.dtype in _WHOLE and item.dtype != torch.bool and item.dim() == 0
-            asked = number_asked(vm, item) if whole else None
+            whole = inside and item.dtype in _WHOLE and item.dtype != torch.bool
+            takes = reads is not None and item.dim() == 0 and (whole or _takes_number(reads, place))
+            asked = number_asked(vm, item) if takes else None
         else:
             asked = None
         if asked is None:
@@ -125,8 +127,25 @@ def settled(vm: Interpreter, args: Any, kwargs: Any, reads: bool = False) -> Any
         found = True
         return asked
 
-    made = *(number(a, k > 0) for k, a in enumerate(args)), number(kwargs, True)
+    made = *(number(a, k > 0, k) for k, a in enumerate(args)), number(kwargs, True)
     return (made[:-1], made[-1]) if found else None
+
+
+def _takes_number(target: Any, place: int | str) -> bool:
+    """Whether an operator of ATen's takes a number, and no tensor, for an argument by number or by name."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    packet = getattr(torch.ops.aten, name, None) if name.isidentifier() and not name.startswith("__") else None
+    if packet is None:
+        return False
+    kinds = set()
+    for overload in packet.overloads():
+        given = getattr(packet, overload)._schema.arguments
+        kinds |= {
+            str(a.type)
+            for k, a in enumerate(given)
+            if place == (a.name if isinstance(place, str) else k if not a.kwarg_only else None)
+        }
+    return bool(kinds) and kinds <= {"number", "float", "int", "Optional[number]", "Optional[float]", "Optional[int]"}
 
 
 def read_asked(vm: Interpreter, tensor: Tensor, method: str) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import types
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -48,6 +50,7 @@ class Branches:
         self.choices = Choices()
         self.loops = Loops()
         self.presumptions: Counter[tuple[types.CodeType, int]] = Counter()
+        self.passed_over = False  # whether a side that warns or raises is left out, with a check
         self.depth = 0
 
     def run(self, vm: Interpreter, frame: Frame, true: int, false: int) -> str | None:
@@ -69,6 +72,8 @@ class Branches:
                 return None
             if known is None and self.loops.shape(vm, frame) is None:
                 known = self.presumed(vm, asked)
+                if known is None and prevented.unlikely and self._passes_over(vm, predicate):
+                    known = prevented.truth is False
                 if known is not None:
                     vm.checks.expect(vm, predicate, known)
             if known is not None:
@@ -105,6 +110,13 @@ class Branches:
         place = vm.frames[-1].code, vm.frames[-1].ip
         self.presumptions[place] += 1
         return known if self.presumptions[place] <= _MOST_PRESUMED else None
+
+    def _passes_over(self, vm: Interpreter, predicate: Any) -> bool:
+        """Whether the side of a branch that warns or raises may be left out, with a check that the call does not go there."""
+        if vm.exporting or not vm.dynamic.marks.passes_over or not vm.checks.takes(vm, predicate):
+            return False
+        self.passed_over = True
+        return True
 
     def either(self, vm: Interpreter, predicate: Tensor, first: Any, second: Any) -> Any:
         """`first if predicate else second`, of values that are there already. Raises GraphBreak where where cannot choose."""
@@ -191,9 +203,11 @@ class Branches:
         tried = Prevented("")
         with vm.out.beside([]) as first:
             try:
-                one = run_side(vm, frame, ways[0], joins)
+                with _named_by(True):
+                    one = run_side(vm, frame, ways[0], joins)
                 with vm.out.beside([]) as second:
-                    other = run_side(vm, frame, ways[1], joins)
+                    with _named_by(False):
+                        other = run_side(vm, frame, ways[1], joins)
                     build = plan.ended(one, other)
                     pairs = plan.both_of(one, other)
                     for (path, kind), (a, b) in zip(plan.paths, pairs, strict=False):
@@ -213,7 +227,7 @@ class Branches:
             self.choices.gated += [(len(vm.out.writes), tensor) for tensor in gate(vm, takes, sides)]
             chosen = self.choices.choose(vm, takes, list(zip(*map(plan.tensors_of, ends), strict=True)))
         elif reason is tried.reason or random or not pairs or self.depth > 1 or any(a.requires_grad for a, _ in pairs):
-            raise Prevented(reason)
+            raise tried if reason is tried.reason else Prevented(reason)
         else:
             first_way, second_way = (_Way(vm, frame, way, joins, plan) for way in ways)
             takes = taken(vm, predicate)
@@ -230,6 +244,16 @@ class Branches:
         frame.stack[:] = [value(chosen) for value in stack]
         frame.ip = one.ip
         return None
+
+
+@contextmanager
+def _named_by(truth: bool) -> Iterator[None]:
+    """Which side it is, by the truth that leads to it, for what prevents it."""
+    try:
+        yield
+    except Prevented as prevented:
+        prevented.truth = truth
+        raise
 
 
 class _Way:

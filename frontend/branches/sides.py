@@ -7,7 +7,9 @@ other side, or the program, could see. Which instructions and calls do more is k
 from __future__ import annotations
 
 import builtins
+import logging
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +43,7 @@ _ALLOWED = frozenset(
     BINARY_SUBSCR LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR BUILD_TUPLE BUILD_LIST BUILD_SLICE BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING
     LIST_TO_TUPLE LIST_EXTEND UNPACK_SEQUENCE JUMP POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
     RETURN_VALUE CALL CALL_FUNCTION_EX MAKE_CELL DICT_MERGE LOAD_CLOSURE MAKE_FUNCTION STORE_DEREF
-    GET_ITER FOR_ITER LIST_APPEND MAP_ADD LOAD_FAST_AND_CLEAR
+    GET_ITER FOR_ITER LIST_APPEND MAP_ADD LOAD_FAST_AND_CLEAR FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE
     """.split()  # noqa: SIM905
 )
 _ITERATORS = (zip, enumerate, reversed)
@@ -60,17 +62,25 @@ _BUILTINS: tuple[Any, ...] = (
     sum,
 )
 _BUILTINS += (float, int, bool, tuple, list, dict, range, *_ITERATORS, torch.finfo, torch.iinfo, torch.Size, super)
+_BUILTINS += (format, str, repr)
+# Methods of Python's own classes that only answer, and those that change a container, which has to be the side's own.
+_ANSWERING = (*(m for cls in (str, int, float, tuple, range, frozenset) for m in vars(cls).values() if callable(m)),)
+_ANSWERING += (dict.get, dict.keys, dict.values, dict.items, dict.copy, list.copy, list.index, list.count)
+_CHANGING = (list.append, list.extend, list.insert, list.pop, list.reverse, dict.setdefault, dict.update, dict.pop)
+_WARNS: tuple[Any, ...] = (warnings.warn, warnings.warn_explicit, logging.warning, logging.error)
+_WARNS += (logging.Logger.warning, logging.Logger.error)
 # Python functions of torch's that have rules, and only answer.
 _ANSWERS = (torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_compiling, torch.is_tensor)
 _FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 class Prevented(Exception):
-    """A side does what cannot be done on both ways; `reason` names the statement."""
+    """A side does what cannot be done on both ways; `reason` names the statement. `unlikely`: it warns or raises."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, unlikely: bool = False) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.unlikely = reason, unlikely
+        self.truth: bool | None = None  # that leads to the side
 
 
 class Side:
@@ -84,6 +94,8 @@ class Side:
     def __init__(self, vm: Interpreter, frame: Frame | None = None) -> None:
         self.vm, self.frame = vm, frame
         self.iterators: list[Any] = []
+        self.made: list[Any] = []  # containers
+        self.unlikely = False  # whether it has come to a warning, or to what raises
         self.flags: list[Tensor] = []  # each true where a check has failed
 
     def failed(self) -> Tensor | None:
@@ -95,15 +107,23 @@ class Side:
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
         """The result of a call. Raises Prevented before one that may do more than compute."""
-        self.check(function)
+        plain, owner = _unbound(function)
+        if plain not in _CHANGING or not any((args[0] if owner is None else owner) is own for own in self.made):
+            self.check(plain)
         if type(function) is not types.FunctionType:  # those take items by instructions
             for value in (*args, *kwargs.values()):
                 self.check_items(value)
         if function is type and len(args) != 1:
             raise Prevented(f"a class is made in {self.place()}")
-        result = call()
-        if function in _ITERATORS:
+        try:
+            result = call()
+        except CaptureError:
+            self.unlikely |= plain in (format, str, repr, str.format)  # a message
+            raise
+        if plain in _ITERATORS:
             self.iterators.append(result)
+        if plain in (list, dict, dict.copy, list.copy):
+            self.made.append(result)
         return result
 
     def check_items(self, value: Any) -> None:
@@ -121,13 +141,16 @@ class Side:
             allowed = not function.endswith("_")
         elif isinstance(function, _FUNCTIONS):
             torch_own = _module(function).startswith("torch") or getattr(function, "__objclass__", None) in _TENSORS
-            allowed = function in _BUILTINS or torch_own and not function.__name__.endswith("_")
+            allowed = (
+                function in _BUILTINS or function in _ANSWERING or torch_own and not function.__name__.endswith("_")
+            )
         elif kind is types.FunctionType:
             known = row_of(function) is not None and function not in _ANSWERS
             allowed = not known or _module(function).startswith("torch.nn.functional")
         else:
             allowed = function in _BUILTINS if isinstance(function, type) else isinstance(function, nn.Module)
         if not allowed:
+            self.unlikely = function in _WARNS or isinstance(function, type) and issubclass(function, BaseException)
             name = function if kind is str else getattr(function, "__qualname__", None) or kind.__name__
             raise Prevented(f"{name} is called in {self.place()}")
 
@@ -138,6 +161,13 @@ class Side:
 
 
 _TENSORS = (Tensor, *Tensor.__mro__[1:-1])
+
+
+def _unbound(function: Any) -> tuple[Any, Any]:
+    """A method of a class of Python's, and the object that it is bound to; else the function, and None."""
+    owner = getattr(function, "__self__", None) if type(function) is types.BuiltinFunctionType else None
+    method = None if owner is None else vars(type(owner)).get(function.__name__)
+    return (function, None) if method is None else (method, owner)
 
 
 def _module(function: Any) -> str:
@@ -153,6 +183,7 @@ def _steps(code: types.CodeType) -> tuple[tuple[Any, Any, int], ...]:
 
 
 def _prevented(vm: Interpreter, frame: Frame, op: str) -> None:
+    vm.side.unlikely = op == "RAISE_VARARGS"
     raise Prevented(f"{op} is done in {Side(vm).place()}")
 
 
@@ -198,7 +229,14 @@ def _stored(vm: Interpreter, frame: Frame, name: str) -> None:
     HANDLERS["STORE_DEREF"](vm, frame, name)
 
 
+def _made(name: str, vm: Interpreter, frame: Frame, arg: Any) -> None:
+    """A container of the side's own."""
+    HANDLERS[name](vm, frame, arg)
+    vm.side.made.append(frame.stack[-1])
+
+
 _CHECKED = {"GET_ITER": _iterated, "STORE_DEREF": _stored}
+_CHECKED |= {name: partial(_made, name) for name in ("BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP")}
 
 
 @dataclass
@@ -245,10 +283,15 @@ def run_side(vm: Interpreter, frame: Frame, start: int, joins: frozenset[int]) -
         ended.failed = side.failed()
         return ended
     except UserRaise as raised:
-        raise Prevented(f"{type(raised.value).__name__} is raised in {Side(vm).place()}") from None
+        raise Prevented(f"{type(raised.value).__name__} is raised in {Side(vm).place()}", True) from None
+    except Prevented as prevented:
+        raise Prevented(prevented.reason, prevented.unlikely or side.unlikely) from None
     except CaptureError as error:
+        if isinstance(error.__cause__, Prevented):  # in what C code calls
+            raise Prevented(error.__cause__.reason, side.unlikely) from None
         line = error.frames[-1] if error.frames else vm.places()[-1]
-        raise Prevented(f"`{line.text}` (line {line.lineno}) cannot be captured: {error.reason}") from None
+        reason = f"`{line.text}` (line {line.lineno}) cannot be captured: {error.reason}"
+        raise Prevented(reason, side.unlikely) from None
     finally:
         for name, value in kept.items():
             setattr(frame, name, value)

@@ -44,6 +44,7 @@ class Entry:
         int, ...
     ] = ()  # results of the graph: with one that is true, CPython runs the call (`branches.checks`)
     lasting: bool = False  # whether such a call may well not raise: a loop runs no round
+    passes_over: bool = False  # whether sides of branches that warn or raise are left out
     draws: bool = False  # whether the state of random generators is set back for that
     keeps: str = ""  # what the graph writes to, as a tuple: it is set back for that, too (`branches.kept`)
     lets_go: bool = False  # whether no variable is to hold anything but `given` while the rest of the call runs

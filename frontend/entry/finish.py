@@ -273,6 +273,7 @@ def _entry(
         late=emit.late,
         failing=failing,
         lasting=vm.checks.only_begun(),
+        passes_over=vm.branches.passed_over,
         keeps=f"({keeps})" if keeps else "",
     )
 

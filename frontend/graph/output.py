@@ -343,6 +343,9 @@ class OutputGraph:
         if any(isinstance(kwargs.get(name), Tensor) for name in _NUMBERS):  # eager reads the number in the tensor
             found = {n: self.number_in(kwargs[n]) for n in _NUMBERS if isinstance(kwargs.get(n), Tensor)}
             kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
+        if target == "new" and any(type(size) is torch.Size for size in (*args[1:], *kwargs.values())):
+            # A graph has a tuple in its place, of which `new` would take the numbers for what the tensor holds.
+            return self._call(op, "new_empty", args, kwargs, args[0].new_empty)
         name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
         if self.casts is not None:
             self.casts.note(name, tensors_in((args, kwargs)))
@@ -390,7 +393,8 @@ class OutputGraph:
             with nullcontext() if self.overrides is None else self.overrides.methods.seen(target, given):
                 result = self.read.run(function, run_args, kwargs)
         except self._break as error:
-            if again := self.settled(args, kwargs, type(error).__name__ == "DataDependentOutputException"):
+            asked = target if type(error).__name__ == "DataDependentOutputException" else None
+            if again := self.settled(args, kwargs, asked):
                 args, kwargs = again
                 function = getattr(args[0], target) if op == "call_method" else function
                 return self._call(op, target, args, kwargs, function)

@@ -433,13 +433,13 @@ class Runtime:
         """What an entry does where its graph raises before anything was changed: eager raises where the program does,
         after its effects so far. Without `always`, where the error says that nothing was written. Where the error is None, a check
         of the program's has failed."""
-        reference, guards, lasting = weakref.ref(self), made.guards, made.entry.lasting
+        reference, guards, made_entry = weakref.ref(self), made.guards, made.entry
 
         def again(error: Exception | None, values: tuple[Any, ...]) -> Any:
             runtime = reference()
             if error is None:
                 assert runtime is not None  # the compiled function is being called
-                return runtime._unchecked(dict(zip(runtime.parameters.names, values, strict=True)), guards, lasting)
+                return runtime._unchecked(dict(zip(runtime.parameters.names, values, strict=True)), guards, made_entry)
             kept = not always and not hasattr(error, "unwritten")
             if runtime is None or kept or hasattr(error, "blames_backend") or hasattr(error, "of_program"):
                 raise error
@@ -456,11 +456,15 @@ class Runtime:
 
         return again
 
-    def _unchecked(self, values: dict[str, Any], guards: GuardSet, lasting: bool) -> Any:
-        """A call in which a check fails. Where eager does not raise, as the program catches it, it is no check from now on, unless `lasting`."""
+    def _unchecked(self, values: dict[str, Any], guards: GuardSet, entry: Any) -> Any:
+        """A call in which a check fails. Where eager does not raise, as the program catches it, it is no check from now on, unless it is
+        `lasting`. Where sides that warn were left out, they are so no more."""
         result = self.eager(values)
-        if not self.options.fullgraph and not lasting:
-            self.checks = False
+        if not self.options.fullgraph and not entry.lasting:
+            if entry.passes_over and self.marks.passes_over:
+                self.marks.passes_over = False
+            else:
+                self.checks = False
             self._drop(guards)
         return result
 

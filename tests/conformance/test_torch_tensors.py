@@ -187,6 +187,13 @@ def test_conversions_that_alias(x):
     return a is x, b is x, c is x, d is x, x.to(x.dtype, copy=True) is x
 
 
+@case(lambda: (t(2),), lambda: (t(4, 3),), lambda: (t(5, 1),), lambda: (t(1),))
+def test_new_of_sizes_and_of_numbers(x):
+    """A size is one, a tuple or list of numbers is what the tensor holds."""
+    sizes = x.new(x.shape).fill_(2), x.new(x.size()).uniform_(), x.new(size=x.shape).zero_(), x.new(3, 2).zero_()
+    return *sizes, x.new(torch.Size([])).fill_(1), x.new((1, 2)), x.new([3, 4]), x.new().shape
+
+
 @case(lambda: (t(2, 3),))
 def test_new_methods(x):
     return (

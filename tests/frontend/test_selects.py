@@ -329,7 +329,7 @@ def nothing(x):
     return y
 
 
-ONE += (same_object, given_out)
+ONE += (same_object, given_out, raises)
 OTHERS = {
     structures: "is a Tensor on one side and a list on the other",
     sizes: "has the sizes",
@@ -351,7 +351,6 @@ OTHERS = {
     a_class_made: "a class is made",
     printed: "print is called in `print(end=",
     unbound: "y is bound on one side only",
-    raises: "RuntimeError is raised in `return x @ torch.ones(3)`",
 }
 
 
