@@ -107,7 +107,7 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return vm.call(objects.bind(vm, raw, owner, function, kind, "__call__"), args, kwargs)
     if not callable(function):
         raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
-    raise Unsupported(f"{_display(function)} is called")
+    return natives.call_other(vm, function, args, kwargs, _display(function))
 
 
 def _is_overridable(function: Any) -> bool:
@@ -416,6 +416,8 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
         return subclasses.make(vm, cls, args, kwargs)
     if is_torch_context(cls):
         return contexts.make(vm, cls, args, kwargs)
+    if cls.__module__ == "numpy" and natives.takes_numbers(cls):
+        return natives.call_other(vm, cls, args, kwargs, _display(cls))
     rules.check_module(cls.__module__)
     if issubclass(cls, weakref.ref):
         weak.check_callback(vm, args)
@@ -576,11 +578,7 @@ _BY_KIND: dict[type, Any] = {
 
 fill(
     *(
-        natives.ROWS,
-        sets.ROWS,
-        contexts.ROWS,
-        library.ROWS,
-        order.ROWS,
+        *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, order.ROWS),
         pickles.ROWS,
         weak.ROWS,
         torch_rules.ROWS,
@@ -589,7 +587,6 @@ fill(
         warned.ROWS,
     ),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
-    *(hooks.ROWS, coroutine.ROWS),
-    *(subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS),
+    *(hooks.ROWS, coroutine.ROWS, subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS),
     *(randomness.ROWS, python_random.ROWS, making.ROWS, class_library.ROWS, code_text.ROWS, istft.ROWS),
 )

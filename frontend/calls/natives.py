@@ -52,11 +52,14 @@ from typing import Any
 
 import torch
 
+from ..errors import GraphBreak, Unsupported, UserRaise
+from ..guards.sameness import is_numpy_number
+from ..state import Interpreter
 from ..values.kinds import isinstance
 from . import tables
 from .registry import ANY, Rows
 
-__all__: list[str] = []
+__all__ = ["call_other", "takes_numbers"]
 
 ROWS = Rows()
 
@@ -245,3 +248,55 @@ ROWS.describe(abc.get_cache_token, reads="state")
 ROWS.describe(linecache.getline, linecache.getlines, reads="state")
 for _function in (linecache.checkcache, linecache.lazycache):
     ROWS.rule(_function)(lambda vm, *_: False)
+
+# ---- NumPy's functions and classes of numbers ----
+
+_OF_SEVERAL = frozenset("prod sum mean max min amax amin std var median any all argmax argmin".split())  # noqa: SIM905
+
+
+def call_other(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+    """A call of what nothing else knows. A function of NumPy's on numbers of this capture computes on them, and nothing else.
+
+    Where NumPy would warn, its settings decide what it does: the graph breaks.
+    """
+    if not takes_numbers(function) or not args or not all(_is_number(vm, v) for v in (*args, *kwargs.values())):
+        if function.__class__ is type:
+            raise GraphBreak(tables.REFUSED_MODULES["numpy"])
+        raise Unsupported(f"{name} is called")
+    try:
+        with sys.modules["numpy"].errstate(all="raise"):
+            made = vm.native(function, *args, **kwargs)
+    except UserRaise as raised:
+        if isinstance(raised.value, FloatingPointError):
+            raise GraphBreak(f"{name} has no finite or no exact result, of which NumPy may warn") from None
+        raise
+    if not is_numpy_number(made):
+        raise Unsupported(f"{name} is called, which makes an array")
+    return made
+
+
+def takes_numbers(function: Any) -> bool:
+    """Whether a function or class of NumPy's gives a number for numbers, whatever else happens in the process."""
+    kind = type(function)
+    if kind is type:
+        return is_numpy_number(_made_of_nothing(function))
+    if kind.__module__ != "numpy":
+        return False
+    return kind.__name__ == "ufunc" or kind.__name__ == "_ArrayFunctionDispatcher" and function.__name__ in _OF_SEVERAL
+
+
+def _made_of_nothing(cls: type) -> Any:
+    """A zero of a class of NumPy's numbers; None of other classes."""
+    generic = getattr(sys.modules.get("numpy"), "generic", None)
+    try:
+        return cls() if generic is not None and issubclass(cls, generic) and cls.__module__ == "numpy" else None
+    except TypeError:  # one that is there for others to derive from
+        return None
+
+
+def _is_number(vm: Interpreter, value: Any) -> bool:
+    """Whether a value is a number, or several, that capture knows: no symbol, and no list that it has not read."""
+    kind = type(value)
+    if kind in (tuple, torch.Size) or kind is list and vm.user.items_of(value) is None:
+        return len(value) > 0 and all(_is_number(vm, item) for item in value)
+    return kind in (bool, int, float) or is_numpy_number(value)

@@ -114,7 +114,7 @@ TORCH_PURE = frozenset(
     promote_types result_type can_cast iinfo finfo broadcast_shapes has_torch_function has_torch_function_unary
     has_torch_function_variadic _has_torch_function _log_api_usage_once is_tensor is_storage is_floating_point
     is_complex is_nonzero is_same_size is_signed is_conj is_neg is_inference is_distributed numel get_device is_tensor_like
-    is_tensor_method_or_property resolve_name get_device_module _get_device_index _element_size _get_available_device_type
+    is_tensor_method_or_property _infer_size resolve_name get_device_module _get_device_index _element_size _get_available_device_type
     """.split()  # noqa: SIM905
 )
 # Those that say how torch was built, or what the machine has.

@@ -19,6 +19,7 @@ from ..breaks.refused_numbers import check_overflow, check_unknown, check_writte
 from ..calls.tables import has_tensor, is_answer, is_guarded, nodes_in
 from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRaise
 from ..functional.overlap import is_folded
+from ..guards.sameness import is_numpy_number
 from ..guards.source import Source
 from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.dtensor import check_shared, is_composite
@@ -268,6 +269,8 @@ class OutputGraph:
             name = getattr(value, "__qualname__", None) or type(value).__name__
             raise Unsupported(f"a torch function is given the Python object {name}")
         if type(value).__module__ == "numpy":
+            if is_numpy_number(value) and value.dtype.kind in "biuf":  # torch takes it for the Python number
+                return value.item()
             raise GraphBreak("a NumPy value meets a tensor")
         raise Unsupported(f"a torch function is given an object of type {kind.__name__}")
 
