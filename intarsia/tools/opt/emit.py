@@ -40,8 +40,10 @@ def emitted(module: ModuleOp, what: str, target: str | None, folder: str | None,
         return dot(module)
     level = level_of(module)
     if what == "linalg":
-        if not {"prim", "kernel"} & set(module_levels(module)):
-            raise InputError(f"--emit linalg: the module is at level '{level}'; it has to be at 'prim' or 'kernel'")
+        if not {"aten", "prim", "kernel"} & set(module_levels(module)):
+            raise InputError(
+                f"--emit linalg: the module is at level '{level}'; it has to be at 'aten', 'prim' or 'kernel'"
+            )
         return linalg(module)
     if what == "stablehlo":
         if not {"aten", "prim", "kernel"} & set(module_levels(module)):

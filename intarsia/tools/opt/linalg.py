@@ -1,10 +1,12 @@
-"""`--emit linalg`: text for MLIR, in the dialects func, linalg, tensor, arith and math, of a module at the level `prim` or `kernel`.
+"""`--emit linalg`: text for MLIR, in the dialects func, linalg, tensor, arith and math, of a module at the level `aten`, `prim` or `kernel`.
 
-Each operation becomes a `linalg.generic` over tensors of known sizes: loops and fusion are then MLIR's own. At the level `kernel` each fused
-kernel is a function of its own. What is taken is stated in `_statement`; all else is refused by name. Tried with xdsl-opt 0.74 and mlir-opt 16.
+Each operation becomes a `linalg.generic`: loops and fusion are then MLIR's own. Library calls are written out as far as they can be (`spelled`).
+A size that is a symbol is `?`, and `tensor.dim` of an argument that has it. At the level `kernel` each fused kernel is a function of its own.
+What is taken is stated in `_statement`; all else is refused by name. Tried with xdsl-opt 0.74 and mlir-opt 16 and 19.
 
 A maximum or minimum of floats is written out, because its name changed between releases of MLIR; NaN wins, as in ours. Sums are added in the
-order of the iteration space, and functions are those of `math`: results are ours up to rounding.
+order of the iteration space, and functions are those of `math`: results are ours up to rounding. An index outside of a dimension, an
+IndexError in ours, is not looked for.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ import sympy
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, SSAValue
 
+from ...exchange.spelled import spelled
 from ...ir.dialects import kernel, prim
+from ...ir.dialects.aten import AtenOp
 from ...ir.dialects.prim import tensor
 from ...ir.scalars import REDUCES
 from ...ir.symbols import FloorDiv, Mod
 from ...ir.syntax import Op
+from ...ir.types import TensorType
 from .errors import InputError
 
 _TYPES = {
@@ -50,7 +55,7 @@ _FLOAT = {
 }
 _INTEGER = {
     **{"add": "arith.addi", "sub": "arith.subi", "mul": "arith.muli", "max": "arith.maxsi", "min": "arith.minsi"},
-    **{"and": "arith.andi", "or": "arith.ori", "xor": "arith.xori"},
+    **{"and": "arith.andi", "or": "arith.ori", "xor": "arith.xori", "abs": "math.absi"},
 }
 _FLOAT_ORDER = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _INTEGER_ORDER = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
@@ -61,8 +66,11 @@ def linalg(module: ModuleOp) -> str:
     """The module as MLIR's text.
 
     Raises:
-        InputError: an operation, a dtype or a symbolic size that is not written.
+        InputError: an operation, a dtype or a size that is not written.
     """
+    calls = [op for op in module.walk() if isinstance(op, kernel.Extern | AtenOp)]
+    if calls and not any(isinstance(op, kernel.Fused) for op in module.walk()):
+        module = spelled(module)
     functions = []
     for func in (op for op in module.body.block.ops if isinstance(op, prim.Func)):
         fused = [op for op in func.block_body.ops if isinstance(op, kernel.Fused)]
@@ -79,7 +87,12 @@ class _Function:
     def __init__(self, name: str, block: Block) -> None:
         self.names: dict[SSAValue, str] = {}
         self.count = 0
+        if any(not isinstance(arg.type, TensorType) for arg in block.args):
+            raise InputError("--emit linalg: an argument that is a number is not written")
         given = ", ".join(f"{self._name(arg)}: {_type(arg)}" for arg in block.args)
+        self.sizes: dict[Any, str] = {}
+        self.outside: list[str] = []  # lines in front of the statement that is being written
+        self._symbols(block)
         lines: list[str] = []
         results = ""
         for op in block.ops:
@@ -88,7 +101,9 @@ class _Function:
                 lines.append(f"return {', '.join(self.names[v] for v in op.operands)} : {results}")
             else:
                 assert isinstance(op, Op)
-                lines += self._statement(op)
+                statement = self._statement(op)
+                lines += [*self.outside, *statement]
+                self.outside.clear()
         head = f"  func.func @{re.sub('[^A-Za-z0-9_]', '_', name)}({given}) -> ({results}) {{\n"
         self.text = head + "".join(f"    {line}\n" for line in lines) + "  }\n"
 
@@ -98,13 +113,46 @@ class _Function:
             self.names[value] = name
         return name
 
+    def _symbols(self, block: Block) -> None:
+        """Each symbol that is the size of an argument is read in front of all else."""
+        for arg in block.args:
+            for k, size in enumerate(tensor(arg).shape):
+                if not isinstance(size, int) and size.is_Symbol and size not in self.sizes:
+                    place = self._outside(f"arith.constant {k} : index")
+                    self.sizes[size] = self._outside(f"tensor.dim {self.names[arg]}, {place} : {_type(arg)}")
+
+    def _outside(self, text: str) -> str:
+        name = self._name()
+        self.outside.append(f"{name} = {text}")
+        return name
+
+    def size(self, value: Any) -> str:
+        """A size as a value of type index, computed in front of the statement."""
+        if value in self.sizes:
+            return self.sizes[value]
+        if _is_number(value):
+            return self._outside(f"arith.constant {int(value)} : index")
+        words = {sympy.Add: "addi", sympy.Mul: "muli", FloorDiv: "divsi", Mod: "remsi"}
+        word = next((w for kind, w in words.items() if isinstance(value, kind)), None)
+        if word is None:
+            raise InputError(f"--emit linalg: the size {value} is the size of no argument, and not written")
+        made, *rest = [self.size(part) for part in value.args]
+        for part in rest:
+            made = self._outside(f"arith.{word} {made}, {part} : index")
+        self.sizes[value] = made
+        return made
+
+    def _empty(self, value: SSAValue) -> str:
+        given = ", ".join(self.size(n) for n in _shape(value) if not isinstance(n, int))
+        return self._outside(f"tensor.empty({given}) : {_type(value)}")
+
     def _statement(self, op: Op) -> list[str]:
         """The lines of an operation: full, iota, casts, elementwise ones with a word in the tables above, broadcast, permute, slice, flip,
-        reshape, reductions but argmax and argmin, and contractions without padding."""
+        reshape, pad, concat, take, gather, reductions but argmax and argmin, and contractions without padding."""
         result = op.results[0]
         element, own = _element(result), _places(result)
         if isinstance(op, prim.Full):
-            return self._parallel(op, self._number(op["value"], element))
+            return self._parallel(op, "\n".join([*self._numbered("%c", op["value"], element), "linalg.yield %c"]))
         if isinstance(op, prim.Iota):
             return self._parallel(op, self._iota(op, element))
         if isinstance(op, prim.Cast):
@@ -114,18 +162,26 @@ class _Function:
         if isinstance(op, prim.Broadcast):
             dims: Any = op["dims"]
             sizes, shape = _shape(op.operands[0]), _shape(result)
-            read = [own[d] if size == shape[d] else "0" for d, size in zip(dims, sizes, strict=True)]
+            read = ["0" if size == 1 and shape[d] != 1 else own[d] for d, size in zip(dims, sizes, strict=True)]
             return self._parallel(op, "linalg.yield %a0", [read])
         if isinstance(op, prim.Permute):
             perm: Any = op["perm"]
             return self._parallel(op, "linalg.yield %a0", [[own[perm.index(d)] for d in range(len(perm))]])
-        if isinstance(op, prim.Slice | prim.Flip | prim.Reshape):
-            return self._parallel(op, self._taken(op))
+        if isinstance(op, prim.After):
+            self.names[result] = self.names[op.operands[0]]
+            return []
+        if isinstance(op, prim.Slice | prim.Flip | prim.Reshape | prim.Pad | prim.Concat):
+            return self._parallel(op, _Body(self).moved(op))
+        if isinstance(op, prim.Take | prim.Gather):
+            first = op["dim"] if isinstance(op, prim.Take) else 0
+            index = own[first : first + len(_shape(op.operands[1]))]  # type: ignore[operator, misc]
+            return self._generic(op, op.operands[1:], [index], own, ["parallel"] * len(own), _Body(self).gathered(op))
         if isinstance(op, prim.Reduce) and op["kind"] in REDUCES and REDUCES[str(op["kind"])].combine:
             return self._reduce(op)
         if isinstance(op, prim.Contract) and not op.get("padded", False):
             return self._contract(op)
-        raise InputError(f"--emit linalg: {op.name} is not written")
+        what = f"{op.name}<{op['target']}>" if isinstance(op, kernel.Extern) else op.name
+        raise InputError(f"--emit linalg: {what} is not written")
 
     def _parallel(self, op: Op, body: str, reads: Sequence[Sequence[str]] = ()) -> list[str]:
         """linalg.generic over the places of the result; without `reads` an element is computed from its place alone."""
@@ -144,8 +200,9 @@ class _Function:
     ) -> list[str]:
         """linalg.generic with these maps; `body` names the operands' elements %a0, %a1 ... and the result's %acc."""
         result = op.results[0]
-        made, empty = self._name(), self._name()
-        lines = [f"{empty} = tensor.empty() : {_type(result)}"]
+        empty = self._empty(result)
+        made = self._name()
+        lines: list[str] = []
         if start is not None:
             number, filled = self._name(), self._name()
             lines.append(f"{number} = arith.constant {_literal(start, _element(result))} : {_element(result)}")
@@ -172,11 +229,16 @@ class _Function:
             f"}} -> {_type(result)}",
         ]
 
-    def _number(self, value: Any, element: str) -> str:
-        return f"%c = arith.constant {_literal(value, element)} : {element}\nlinalg.yield %c"
+    def _numbered(self, name: str, value: Any, element: str) -> list[str]:
+        """A number, or an expression over sizes, as `name`."""
+        if isinstance(value, int | float):
+            return [f"{name} = arith.constant {_literal(value, element)} : {element}"]
+        if _is_float(element):
+            whole = f"{name}_i = arith.index_cast {self.size(value)} : index to i64"
+            return [whole, f"{name} = arith.sitofp {name}_i : i64 to {element}"]
+        return [f"{name} = arith.index_cast {self.size(value)} : index to {element}"]
 
     def _iota(self, op: Op, element: str) -> str:
-        step, start = op["step"], op["start"]
         lines = [f"%i = linalg.index {op['dim']} : index"]
         if _is_float(element):
             lines += ["%n = arith.index_cast %i : index to i64", f"%x = arith.sitofp %n : i64 to {element}"]
@@ -186,8 +248,8 @@ class _Function:
         return "\n".join(
             [
                 *lines,
-                f"%s = arith.constant {_literal(step, element)} : {element}",
-                f"%b = arith.constant {_literal(start, element)} : {element}",
+                *self._numbered("%s", op["step"], element),
+                *self._numbered("%b", op["start"], element),
                 f"%m = {times} %x, %s : {element}",
                 f"%r = {plus} %m, %b : {element}",
                 "linalg.yield %r",
@@ -226,6 +288,8 @@ class _Function:
             return f"%r = {test}, {given} : {element}\nlinalg.yield %r"
         if real and name in ("max", "min"):
             return f"{_extremum(name, '%a0', '%a1', element)}\nlinalg.yield %r"
+        if name == "neg" and not real and element != "i1":
+            return f"%z = arith.constant 0 : {element}\n%r = arith.subi %z, %a0 : {element}\nlinalg.yield %r"
         if name == "isnan":
             return f"%r = arith.cmpf uno, %a0, %a0 : {element}\nlinalg.yield %r"
         if name == "sigmoid":
@@ -242,38 +306,6 @@ class _Function:
         if name in ("shl", "shr", "floordiv", "mod") or name not in (_FLOAT if real else _INTEGER):
             raise InputError(f"--emit linalg: {op.name} of {tensor(op.operands[0]).dtype.name} is not written")
         return f"%r = {(_FLOAT if real else _INTEGER)[name]} {given} : {element}\nlinalg.yield %r"
-
-    def _taken(self, op: Op) -> str:
-        """The element of the operand that stands at a place of the result."""
-        operand = op.operands[0]
-        shape, found = _shape(op.results[0]), _shape(operand)
-        lines = [f"%i{k} = linalg.index {k} : index" for k in range(len(shape))]
-        places: list[str] = []
-
-        def number(value: int) -> str:
-            lines.append(f"%k{len(lines)} = arith.constant {value} : index")
-            return f"%k{len(lines) - 1}"
-
-        def both(word: str, a: str, b: str) -> str:
-            lines.append(f"%k{len(lines)} = arith.{word} {a}, {b} : index")
-            return f"%k{len(lines) - 1}"
-
-        if isinstance(op, prim.Slice):
-            rows: Any = zip(op["starts"], op["steps"], strict=True)  # type: ignore[arg-type]
-            for k, (start, step) in enumerate(rows):
-                places.append(both("addi", number(_size(start)), both("muli", f"%i{k}", number(_size(step)))))
-        elif isinstance(op, prim.Flip):
-            turned: Any = op["dims"]
-            places = [both("subi", number(n - 1), f"%i{k}") if k in turned else f"%i{k}" for k, n in enumerate(found)]
-        else:
-            line = number(0)
-            for k, size in enumerate(shape):
-                line = both("addi", both("muli", line, number(size)), f"%i{k}")
-            for size in reversed(found):
-                places.insert(0, both("remsi", line, number(max(size, 1))))
-                line = both("divsi", line, number(max(size, 1)))
-        lines.append(f"%r = tensor.extract {self.names[operand]}[{', '.join(places)}] : {_type(operand)}")
-        return "\n".join([*lines, "linalg.yield %r"])
 
     def _reduce(self, op: Op) -> list[str]:
         operand, element, kind = op.operands[0], _element(op.results[0]), str(op["kind"])
@@ -300,7 +332,7 @@ class _Function:
         element, old = _element(op.results[0]), _element(op.operands[0])
         rank, reduced, maps = len(_shape(op.results[0])), op["reduced"], op["maps"]
         count = rank + len(reduced)  # type: ignore[arg-type]
-        reads = [[_affine(sympy.sympify(expr)) for expr in one] for one in maps]  # type: ignore[union-attr, misc]
+        reads = [[_affine(sympy.sympify(expr), count) for expr in one] for one in maps]  # type: ignore[union-attr, misc]
         widen = [f"%w{k} = arith.extf %a{k} : {old} to {element}" for k in range(2)] if old != element else []
         a, b = ("%w0", "%w1") if widen else ("%a0", "%a1")
         body = [
@@ -313,29 +345,133 @@ class _Function:
         return self._generic(op, op.operands, reads, _places(op.results[0]), kinds, "\n".join(body), 0)
 
 
-def _affine(expr: Any) -> str:
-    """An index expression as MLIR's affine text."""
+class _Body:
+    """What the region of a linalg.generic does that reads an operand anywhere; names are of type index."""
+
+    def __init__(self, function: _Function) -> None:
+        self.function = function
+        self.lines: list[str] = []
+
+    def add(self, text: str) -> str:
+        name = f"%k{len(self.lines)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def number(self, value: Any) -> str:
+        if _is_number(value):
+            return self.add(f"arith.constant {int(value)} : index")
+        return self.function.size(value)
+
+    def both(self, word: str, a: str, b: str) -> str:
+        return self.add(f"arith.{word} {a}, {b} : index")
+
+    def places(self, value: SSAValue) -> list[str]:
+        """Where the element stands that is computed."""
+        return [self.add(f"linalg.index {k} : index") for k in range(len(_shape(value)))]
+
+    def read(self, operand: SSAValue, places: Sequence[str]) -> str:
+        return self.add(f"tensor.extract {self.function.names[operand]}[{', '.join(places)}] : {_type(operand)}")
+
+    def finished(self, name: str) -> str:
+        return "\n".join([*self.lines, f"linalg.yield {name}"])
+
+    def moved(self, op: Op) -> str:
+        """The element of an operand that stands at a place of the result of a slice, flip, reshape, pad or concat."""
+        own, operand = self.places(op.results[0]), op.operands[0]
+        if isinstance(op, prim.Slice):
+            rows: Any = zip(own, op["starts"], op["steps"], strict=True)  # type: ignore[arg-type]
+            at = [self.both("addi", self.number(a), self.both("muli", i, self.number(s))) for i, a, s in rows]
+            return self.finished(self.read(operand, at))
+        if isinstance(op, prim.Flip):
+            turned: Any = op["dims"]
+            last = [self.both("subi", self.number(n), self.number(1)) for n in _shape(operand)]
+            at = [self.both("subi", last[k], i) if k in turned else i for k, i in enumerate(own)]
+            return self.finished(self.read(operand, at))
+        if isinstance(op, prim.Reshape):
+            return self.finished(self.read(operand, self._unravelled(op, own)))
+        if isinstance(op, prim.Pad):
+            element = _element(op.results[0])
+            self.lines += self.function._numbered("%other", op["value"], element)
+            moved: Any = zip(own, op["low"], strict=True)  # type: ignore[arg-type]
+            at = [self.both("subi", i, self.number(low)) for i, low in moved]
+            return self.finished(self._or_else(operand, at, range(len(at)), "%other"))
+        return self.finished(self._joined(op, own))
+
+    def _unravelled(self, op: Op, own: Sequence[str]) -> list[str]:
+        line = self.number(0)
+        for i, size in zip(own, _shape(op.results[0]), strict=True):
+            line = self.both("addi", self.both("muli", line, self.number(size)), i)
+        at: list[str] = []
+        for size in reversed(_shape(op.operands[0])):
+            at.insert(0, self.both("remsi", line, self.number(size)))
+            line = self.both("divsi", line, self.number(size))
+        return at
+
+    def _joined(self, op: Op, own: Sequence[str]) -> str:
+        d: Any = op["dim"]
+        parts = [v for v in op.operands if _shape(v)[d] != 0]
+        first: Any = 0
+        made = ""
+        for part in parts:
+            at = list(own)
+            at[d] = self.both("subi", own[d], self.number(first))
+            first = first + _shape(part)[d]
+            made = self._or_else(part, at, [d], made) if made else self.read(part, self._inside(part, at, [d]))
+        return made
+
+    def _inside(self, operand: SSAValue, at: Sequence[str], dims: Sequence[int]) -> list[str]:
+        """The places, moved to the nearest element of the operand along `dims`."""
+        found = list(at)
+        for k in dims:
+            last = self.both("subi", self.number(_shape(operand)[k]), self.number(1))
+            found[k] = self.both("maxsi", self.both("minsi", at[k], last), self.number(0))
+        return found
+
+    def _or_else(self, operand: SSAValue, at: Sequence[str], dims: Sequence[int], other: str) -> str:
+        """The operand's element where there is one at these places, else another value."""
+        if any(n == 0 for n in _shape(operand)):
+            return other
+        near = self._inside(operand, at, dims)
+        made = self.read(operand, near)
+        for k in dims:
+            here = self.add(f"arith.cmpi eq, {at[k]}, {near[k]} : index")
+            made = self.add(f"arith.select {here}, {made}, {other} : {_element(operand)}")
+        return made
+
+    def gathered(self, op: Op) -> str:
+        """The operand's element at the index that stands in %a0."""
+        x, d = op.operands[0], op["dim"]
+        at, index = self.places(op.results[0]), _element(op.operands[1])
+        found = self.add(f"arith.index_cast %a0 : {index} to index")
+        if op.get("wrap", False):
+            moved = self.both("addi", found, self.number(_shape(x)[d]))  # type: ignore[index]
+            below = self.add(f"arith.cmpi slt, {found}, {self.number(0)} : index")
+            found = self.add(f"arith.select {below}, {moved}, {found} : index")
+        rank = len(_shape(op.operands[1])) if isinstance(op, prim.Take) else 1
+        return self.finished(self.read(x, [*at[:d], found, *at[d + rank :]]))  # type: ignore[misc, operator]
+
+
+def _affine(expr: Any, count: int) -> str:
+    """An index expression over d0, d1 ... as MLIR's affine text."""
     if isinstance(expr, sympy.Add):
-        return " + ".join(_affine(a) for a in expr.args)
+        return " + ".join(_affine(a, count) for a in expr.args)
     if isinstance(expr, sympy.Mul):
-        return " * ".join(f"({_affine(a)})" for a in sorted(expr.args, key=lambda a: a.is_number))
-    if isinstance(expr, FloorDiv):
-        return f"({_affine(expr.args[0])}) floordiv {expr.args[1]}"
-    if isinstance(expr, Mod):
-        return f"({_affine(expr.args[0])}) mod {expr.args[1]}"
-    if expr.is_Symbol or expr.is_Integer:
+        return " * ".join(f"({_affine(a, count)})" for a in sorted(expr.args, key=lambda a: a.is_number))
+    if isinstance(expr, FloorDiv | Mod) and _is_number(expr.args[1]):
+        word = "floordiv" if isinstance(expr, FloorDiv) else "mod"
+        return f"({_affine(expr.args[0], count)}) {word} {expr.args[1]}"
+    if expr.is_Integer or str(expr) in {f"d{k}" for k in range(count)}:
         return str(expr)
     raise InputError(f"--emit linalg: the index {expr} is not written")
 
 
-def _size(value: Any) -> int:
-    if isinstance(value, int) or getattr(value, "is_Integer", False):
-        return int(value)
-    raise InputError(f"--emit linalg: the size {value} is a symbol: give the module sizes that are numbers")
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) or bool(getattr(value, "is_Integer", False))
 
 
-def _shape(value: SSAValue) -> tuple[int, ...]:
-    return tuple(_size(n) for n in tensor(value).shape)
+def _shape(value: SSAValue) -> tuple[Any, ...]:
+    """Sizes: integers, or expressions over symbols."""
+    return tuple(int(n) if _is_number(n) else n for n in tensor(value).shape)
 
 
 def _places(value: SSAValue) -> list[str]:
@@ -351,7 +487,7 @@ def _element(value: SSAValue) -> str:
 
 
 def _type(value: SSAValue) -> str:
-    return f"tensor<{''.join(f'{n}x' for n in _shape(value))}{_element(value)}>"
+    return f"tensor<{''.join(f'{n}x' if isinstance(n, int) else '?x' for n in _shape(value))}{_element(value)}>"
 
 
 def _is_float(element: str) -> bool:
