@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -118,26 +119,36 @@ def _within(out: Any, late: Any, dtype: torch.dtype) -> Any:
 
 
 def check_written(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise eager's error where a write would narrow the kind of a number (an int into bools), which not all fake operators refuse."""
+    """Raise eager's error where a write would narrow the kind of a number (an int into bools), or subtracts bools, which not all fake
+    operators refuse."""
     into = args[0] if args else None
-    if not name.endswith("_") or type(into) is not FakeTensor or into.dtype.is_complex or into.dtype.is_floating_point:
+    if not name.endswith("_") and target not in _WRITING or type(into) is not FakeTensor:
         return
-    if any(_rank(value) > _rank(into) for value in (*args[1:], *kwargs.values())):
+    given = [*args[1:], *kwargs.values()]
+    subtracts = name in ("sub_", "subtract_", "isub") and any(map(_is_bool, (into, *given)))
+    if subtracts or any(_rank(value) > _rank(into) for value in given):
         error = said_by_eager(op, target, args, kwargs)
-        if error is not None and _NARROWS in str(error):
+        if error is not None and (_NARROWS in str(error) or subtracts):
             raise UserRaise(error)
 
 
 _NARROWS = "can't be cast to the desired output type"
+_WRITING = frozenset(getattr(operator, f"__i{n}__") for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"))
+
+
+def _is_bool(value: Any) -> bool:
+    return value.dtype == torch.bool if isinstance(value, torch.Tensor) else type(value) in (bool, torch.SymBool)
 
 
 def _rank(value: Any) -> int:
-    """Of kinds of numbers: bools, ints, all others."""
+    """Of kinds of numbers: bools, ints, floats, complex ones."""
     if isinstance(value, torch.Tensor):
-        return 0 if value.dtype == torch.bool else 2 if value.dtype.is_floating_point or value.dtype.is_complex else 1
-    return {bool: 0, torch.SymBool: 0, int: 1, torch.SymInt: 1, float: 2, torch.SymFloat: 2, complex: 2}.get(
-        type(value), 0
-    )
+        kind = value.dtype
+        return 3 if kind.is_complex else 2 if kind.is_floating_point else int(kind != torch.bool)
+    return _RANKS.get(type(value), 0)
+
+
+_RANKS = {int: 1, torch.SymInt: 1, float: 2, torch.SymFloat: 2, complex: 3}
 
 
 def _types(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.dtype]:

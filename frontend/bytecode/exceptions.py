@@ -11,11 +11,14 @@ import sys
 import types
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
 from ..errors import CaptureError, GraphBreak, UserRaise
 from ..guards.definitions import lookup
 from ..guards.source import Attr, Const, Fetch, Source
 from ..state import Interpreter
-from ..values.kinds import HEAP_TYPE, isinstance
+from ..values.kinds import HEAP_TYPE, SYMBOLIC, isinstance
 from .frame import Frame
 from .instruction import per_code
 from .version import CLOSE_RUNS
@@ -27,6 +30,7 @@ __all__ = [
     "cleaned",
     "first_context",
     "frame_attr",
+    "guarded",
     "handled_outside",
     "left_over",
     "matched",
@@ -102,6 +106,19 @@ def cleaned(error: BaseException, outer: BaseException | None = None) -> BaseExc
         suppressed = error.__suppress_context__
         error.__context__ = None
         error.__suppress_context__ = suppressed
+    return error
+
+
+def guarded(error: Exception, args: Any, kwargs: Any) -> Exception:
+    """The error of C code, which may follow from the numbers that it is given (`1 / k`): those that change are guarded to be these.
+
+    What is said of types, attributes and ends of iterators is the same for all numbers.
+    """
+    if isinstance(error, TypeError | AttributeError | StopIteration):
+        return error
+    for value in pytree.tree_leaves((args, kwargs)):
+        if isinstance(value, SYMBOLIC) and not value.node.is_nested_int() and value.node.has_hint():
+            _ = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)](value)
     return error
 
 

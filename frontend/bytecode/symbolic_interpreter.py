@@ -383,7 +383,7 @@ class SymbolicInterpreter:
             if self.carried is not None and self.carried.error is error:
                 raise UserRaise(self.carried.restore()) from None
             self.addresses.note_error(error, function, args, kwargs)
-            raise UserRaise(exceptions.cleaned(error, self.outer_error)) from None
+            raise UserRaise(exceptions.cleaned(exceptions.guarded(error, args, kwargs), self.outer_error)) from None
         finally:
             methods.depth -= 1
             if methods.standing and not stood:

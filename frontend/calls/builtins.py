@@ -590,6 +590,7 @@ TENSOR_METHODS: dict[str, Any] = {
     "equal": torch_rules.equal,
     "is_nonzero": truth_of,
     "unbind": jagged.unbind,
+    "new_tensor": torch_rules.new_tensor,
 }
 TENSOR_METHODS |= {name: _fact(name) for name in _FACTS.split()}
 TENSOR_METHODS |= {

@@ -79,6 +79,8 @@ def _number(
                 if function is int and isinstance(value, torch.SymFloat):
                     return vm.dynamic.whole(value)
                 return vm.dynamic.call(symbolic, args, {}) if function is float else symbolic(value)
+            if function is round and isinstance(value, torch.SymInt) and (kwargs or len(args) > 1):
+                args = (vm.native(int, value), *args[1:])  # torch's symbols leave out to which digit
             if function in (int, float) and len(args) == 1 and (known := constant_of(value)) is not None:
                 return function(known)
             if function in (int, float) and isinstance(value, Tensor) and len(args) == 1 and _is_read(value):

@@ -26,7 +26,16 @@ from . import contexts
 from .registry import Rows, Then
 from .torch_calls import torch_call
 
-__all__ = ["LEGACY", "allclose", "check_uncompiled", "data_of_numbers", "equal", "legacy_tensor", "parameter"]
+__all__ = [
+    "LEGACY",
+    "allclose",
+    "check_uncompiled",
+    "data_of_numbers",
+    "equal",
+    "legacy_tensor",
+    "new_tensor",
+    "parameter",
+]
 
 ROWS = Rows()
 
@@ -186,15 +195,27 @@ def data_of_numbers(function: Any) -> Any:
                 if made is not None:
                     return made
             raise GraphBreak(f"torch.{function.__name__} reads the values of tensors")
-        if (
-            isinstance(data, torch.SymFloat)
-            and len(args) < 2
-            and not kwargs.keys() - {"data", "obj", "dtype", "device"}
-        ):
-            return torch_call(vm, torch.full, ((), data), {k: v for k, v in kwargs.items() if k in ("dtype", "device")})
-        return torch_call(vm, function, args, kwargs)
+        if isinstance(data, torch.SymFloat | torch.SymInt) and len(args) < 2 and not kwargs.keys() - _OF_DATA:
+            settings = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
+            return torch_call(vm, torch.full, ((), data), settings)
+        return torch_call(vm, function, *pytree.tree_map(_known_number, (args, kwargs)))
 
     return apply
+
+
+_OF_DATA = {"data", "obj", "dtype", "device"}
+
+
+def new_tensor(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`tensor.new_tensor(data)`."""
+    args, kwargs = pytree.tree_map(_known_number, (args, kwargs))
+    return vm.out.call_method("new_tensor", (tensor, *args), kwargs)
+
+
+def _known_number(value: Any) -> Any:
+    """An int that changes between calls as what it is in this one, which is guarded: of a symbol torch takes the lower 32 bits."""
+    known = isinstance(value, torch.SymInt) and not value.node.is_nested_int() and value.node.has_hint()
+    return int(value) if known else value
 
 
 def _of_numbers(vm: Interpreter, data: Any, dtype: Any = None, device: Any = None) -> Any:
