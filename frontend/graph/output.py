@@ -344,8 +344,8 @@ class OutputGraph:
         if made is not NotImplemented:
             return made
         if any(isinstance(kwargs.get(name), Tensor) for name in _NUMBERS):  # eager reads the number in the tensor
-            given = [n for n in _NUMBERS if isinstance(kwargs.get(n), Tensor) and kwargs[n].dim() == 0]
-            found = {n: self.number_in(kwargs[n]) for n in given}
+            held = [n for n in _NUMBERS if isinstance(kwargs.get(n), Tensor) and kwargs[n].dim() == 0]
+            found = {n: self.number_in(kwargs[n]) for n in held}
             kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
         if target == "new" and any(type(size) is torch.Size for size in (*args[1:], *kwargs.values())):
             # A graph has a tuple in its place, of which `new` would take the numbers for what the tensor holds.
