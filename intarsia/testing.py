@@ -177,7 +177,7 @@ def leaves(value: Any, path: str = "output", _inside: tuple[int, ...] = ()) -> I
         children = [(f"{path}[{i}]", item) for i, item in enumerate(value)]
         yield path, _Structure(type(value), len(value))
     elif _is_object(value):
-        attributes = sorted(vars(value).items())  # in which order they were set is nothing that counts
+        attributes = sorted(_attributes(value).items())  # in which order they were set is nothing that counts
         children = [(f"{path}.{name}", item) for name, item in attributes]
         yield path, _Structure(type(value), tuple(name for name, _ in attributes))
     else:
@@ -185,6 +185,12 @@ def leaves(value: Any, path: str = "output", _inside: tuple[int, ...] = ()) -> I
         return
     for child_path, child in children:
         yield from leaves(child, child_path, inside)
+
+
+def _attributes(value: Any) -> Mapping[str, Any]:
+    if hasattr(value, "__dict__"):
+        return vars(value)
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if hasattr(value, f.name)}  # with slots
 
 
 def _is_object(value: Any) -> bool:

@@ -206,6 +206,16 @@ def test_dataclass():
     caught(lambda x: Output(x.sum()), lambda x: Output(x.sum(), 1), (X,), match=r"output\.extra")
 
 
+def test_dataclass_with_slots():
+    @dataclass(slots=True)
+    class Output:
+        loss: torch.Tensor
+        extra: int = 0
+
+    caught(lambda x: Output(x.sum()), lambda x: Output(x.sum() + 1), (X,), match=r"output\.loss")
+    caught(lambda x: Output(x.sum()), lambda x: Output(x.sum(), 1), (X,), match=r"output\.extra")
+
+
 def test_exceptions():
     def fails(x):
         raise IndexError("no")

@@ -56,7 +56,9 @@ def reason(entries: Iterable[Any], args: Mapping[str, Any]) -> str:
     newest = [*entries][::-1]
     misses = (guards.explain(args) for guards in sorted(newest, key=lambda guards: not guards.has_symbols))
     miss = next((m for m in misses if m is not None), None)
-    return str(miss) if miss is not None else "no guard names a reason"
+    if miss is not None:
+        return str(miss)
+    return "no guard names a reason" if newest else "it has not been compiled before"
 
 
 def show(value: Any) -> str:

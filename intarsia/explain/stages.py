@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 from torch.fx import GraphModule
 from xdsl.dialects.builtin import ModuleOp
 
-from ..compile import check_function, compile
+from ..compile import callable_of, check_function, compile
 from ..config import Config
 from ..extend.configured import pipeline_of
 from ..extend.target import Target, installed_targets, is_target, text_of
@@ -361,6 +361,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", passes: Any = (), **kwargs: 
     if not isinstance(passes, list | tuple) or not all(map(is_given, passes)):
         kwargs, passes = kwargs | {"passes": passes}, ()
     given = passes_given(passes)
+    fn = callable_of(fn)
     check_function(fn, "lower")
     gpu = gpu_target(target)
     config = Config.from_environment()

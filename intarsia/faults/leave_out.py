@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..compile import check_function
+from ..compile import callable_of, check_function
 from ..config import Config
 from ..explain.history import History
 from ..explain.text import short
@@ -81,6 +81,7 @@ def bisect(fn: Any, *args: Any, passes: Sequence[Pass] = (), test: Test | None =
     Raises:
         TypeError: `fn` is nothing that can be compiled.
     """
+    fn = callable_of(fn)
     check_function(fn, "bisect")
     trials = _Trials(fn, test or _differs(fn, args, kwargs), Config.from_environment({"cache": False}), passes)
     if not trials.wrong(None):

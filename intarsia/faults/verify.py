@@ -13,7 +13,7 @@ from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ..compile import check_function
+from ..compile import callable_of, check_function
 from ..config import Config
 from ..explain.history import History
 from ..explain.text import short
@@ -116,6 +116,7 @@ def verify(fn: Any, *args: Any, passes: Sequence[Pass] = (), **kwargs: Any) -> V
     Raises:
         TypeError: `fn` is nothing that can be compiled.
     """
+    fn = callable_of(fn)
     check_function(fn, "verify")
     looks = _Looks(Config.from_environment(), passes)
     compile_callable(fn, backend=looks.backend, observer=History(), on_error="raise")(*args, **kwargs)

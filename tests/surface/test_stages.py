@@ -171,6 +171,15 @@ def test_sizes_that_values_decide_count_as_guessed_or_as_given():
         low.cost_analysis(q=3)
 
 
+def test_exported_programs():
+    x = torch.randn(4, 8)
+    program = torch.export.export(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()), (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(intarsia.lower(program, x).run("loop", x), program.module()(x))
+        assert str(intarsia.verify(program, x)).startswith("right: 1 graphs")
+        assert str(intarsia.bisect(program, x)) == "nothing is wrong"
+
+
 def test_differences():
     low, other = intarsia.lower(weights, X), intarsia.lower(lambda x: torch.softmax(x, -1).T.contiguous() @ x, X)
     assert "the same at every stage" in low.diff(low)

@@ -103,6 +103,11 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, Any], Any]] = 
     "same": (("MaxPool", "x"), {"kernel_shape": [2], "auto_pad": "SAME_UPPER"}, {}, F.max_pool1d(F.pad(X, (0, 1), value=-9.0), 2, 1)),
     "trilu": (("Trilu", "x", "k"), {"upper": 0}, {"k": 1}, X.tril(1)),
     "places": (("ArgMax", "x"), {"axis": -1, "keepdims": 0}, {}, X.argmax(-1)),
+    "rows written": (("ScatterND", "x", "i", "u"), {"reduction": "add"}, {"i": [[1, -1], [0, 0], [1, 2]], "u": torch.ones(3, 4)}, X.index_put((torch.tensor([1, 0, 1]), torch.tensor([2, 0, 2])), torch.ones(3, 4), accumulate=True)),
+    "elements written": (("ScatterElements", "x", "i", "u"), {"axis": 2, "reduction": "max"}, {"i": [[[-1, 0]]], "u": torch.ones(1, 1, 2)}, X.scatter_reduce(2, torch.tensor([[[3, 0]]]), torch.ones(1, 1, 2), "amax")),
+    "twice as wide": (("Resize", "x", "", "s"), {"mode": "linear"}, {"s": torch.tensor([1.0, 1.0, 2.0])}, F.interpolate(X, scale_factor=2, mode="linear")),
+    "corners": (("Resize", "x", "", "", "n"), {"mode": "linear", "coordinate_transformation_mode": "align_corners"}, {"n": [2, 3, 7]}, F.interpolate(X, 7, mode="linear", align_corners=True)),
+    "pixels": (("Resize", "x", "", "", "n"), {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, {"n": [2, 3, 7]}, F.interpolate(X, 7)),
     "running": (("CumSum", "x", "k"), {}, {"k": 2}, X.cumsum(2)),
 }  # fmt: skip
 
@@ -114,6 +119,67 @@ def test_operators(name: str, onnx: Any, tmp_path: Path) -> None:
     node = onnx.helper.make_node(kind, inputs, outputs, **attributes)
     read = from_onnx(saved(onnx, tmp_path / "a.onnx", [node], [2, "n", 4], weights), sizes={"n": 3})
     torch.testing.assert_close(read(X), wanted)
+
+
+def part(onnx: Any, name: str, nodes: list[Any], outputs: list[str], inputs: list[Any] = []) -> Any:  # noqa: B006
+    values = [onnx.helper.make_tensor_value_info(n, 1, None) for n in outputs]
+    return onnx.helper.make_graph(nodes, name, inputs, values)
+
+
+def test_branches(onnx: Any, tmp_path: Path) -> None:
+    node = onnx.helper.make_node
+    sides = [part(onnx, kind, [node(kind, ["x"], [f"{kind}_y"])], [f"{kind}_y"]) for kind in ("Exp", "Neg")]
+    both = {"then_branch": sides[0], "else_branch": sides[1]}
+    sums = [node("ReduceSum", ["x"], ["s"], keepdims=0), node("Greater", ["s", "zero"], ["c"])]
+    weights = {"zero": torch.tensor(0.0), "no": torch.tensor(False)}
+    read = from_onnx(saved(onnx, tmp_path / "a.onnx", [*sums, node("If", ["c"], ["y"], **both)], [4], weights))
+    fast = intarsia.compile(read, fullgraph=True)
+    for x in (torch.ones(4), -torch.ones(4), torch.arange(4.0)):
+        wanted = x.exp() if x.sum() > 0 else -x
+        torch.testing.assert_close(read(x), wanted)
+        torch.testing.assert_close(fast(x), wanted)
+    known = from_onnx(saved(onnx, tmp_path / "b.onnx", [node("If", ["no"], ["y"], **both)], [4], weights))
+    assert known(torch.ones(4)).tolist() == [-1.0] * 4 and "cond" not in known.code
+    other = part(onnx, "other", [node("Concat", ["x", "x"], ["o"], axis=0)], ["o"])
+    uneven = node("If", ["c"], ["y"], then_branch=sides[0], else_branch=other)
+    with pytest.raises(ExchangeError, match="its sides give other shapes or dtypes"):
+        from_onnx(saved(onnx, tmp_path / "c.onnx", [*sums, uneven], [4], weights))
+
+
+def test_loops_of_a_known_length(onnx: Any, tmp_path: Path) -> None:
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    nodes = [node("Add", ["a", "a"], ["b"]), node("Identity", ["c"], ["d"]), node("Neg", ["b"], ["e"])]
+    body = part(onnx, "body", nodes, ["d", "b", "e"], [info("i", 7, []), info("c", 9, []), info("a", 1, None)])
+    weights = {"n": torch.tensor(3), "yes": torch.tensor(True)}
+    loop = [node("Loop", ["n", "yes", "x"], ["z", "y"], body=body)]
+    read = from_onnx(saved(onnx, tmp_path / "a.onnx", loop, [2], weights))
+    assert read(torch.ones(2)).tolist() == [[-2.0, -2.0], [-4.0, -4.0], [-8.0, -8.0]]
+    assert intarsia.compile(read)(torch.ones(2)).tolist() == read(torch.ones(2)).tolist()
+    sums = [node("ReduceSum", ["a"], ["s"], keepdims=0), node("Greater", ["s", "zero"], ["d"])]
+    until = part(onnx, "until", [nodes[0], *sums, nodes[2]], ["d", "b", "e"], list(body.input))
+    cases = {
+        "a loop that a computed value ends": ["n", "yes", "x"],
+        "whose number of rounds is computed": ["", "yes", "x"],
+        "more than 10,000 rounds": ["many", "yes", "x"],
+        "its body takes 3 values, not 4": ["n", "yes", "x", "x"],
+    }
+    weights |= {"many": torch.tensor(1 << 40), "zero": torch.tensor(0.0)}
+    for said, given in cases.items():
+        file = saved(onnx, tmp_path / "b.onnx", [node("Loop", given, ["z", "y"], body=until)], [2], weights)
+        with pytest.raises(ExchangeError, match=said):
+            from_onnx(file)
+
+
+def test_graphs_in_graphs_in_graphs(onnx: Any, tmp_path: Path) -> None:
+    graph = part(onnx, "last", [onnx.helper.make_node("Exp", ["x"], ["o0"])], ["o0"])
+    for k in range(1, 45):
+        inner = onnx.helper.make_node("If", ["yes"], [f"o{k}"], then_branch=graph, else_branch=graph)
+        graph = part(onnx, f"g{k}", [inner], [f"o{k}"])
+        if graph.ByteSize() > 1 << 20:
+            break
+    node = onnx.helper.make_node("If", ["yes"], ["y"], then_branch=graph, else_branch=graph)
+    read = from_onnx(saved(onnx, tmp_path / "a.onnx", [node], [2], {"yes": torch.tensor(True)}))
+    torch.testing.assert_close(read(torch.ones(2)), torch.ones(2).exp())
 
 
 HOSTILE = 'a"\n$(touch x)\u202e*/<script>'

@@ -19,14 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ...frontend.torch_private.regions import COND
 from ...ir.syntax import comment_of, visible
 from ..as_module import LineTracer
 from ..errors import ExchangeError
 from .onnx_calls import CALLS
+from .onnx_regions import REGIONS
 
 OPSETS = range(13, 21)
 LARGEST_FILE = (1 << 31) - 1  # which protobuf cannot exceed
 MOST_ELEMENTS = 1 << 31
+MOST_NODES = 200_000  # loops written out
+MOST_DEEP = 40  # graphs inside of operators
 _DTYPES = {
     1: torch.float32, 2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool,
     10: torch.float16, 11: torch.float64, 16: torch.bfloat16,
@@ -56,7 +60,14 @@ def from_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> fx.Gr
     except Exception as error:  # protobuf's DecodeError, onnx's ValidationError, and what else a broken file makes
         said = visible(str(error).splitlines()[0][:200]) if str(error) else type(error).__name__
         raise ExchangeError(f"'{visible(where)}' is no model of ONNX: {said}") from None
-    return _Model(onnx, model, where, dict(sizes or {})).graph_module()
+    opsets = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    opset = opsets[0] if opsets else 0
+    if opset not in OPSETS:
+        raise ExchangeError(f"'{visible(where)}' has opset {opset or 'none'}; {OPSETS[0]} to {OPSETS[-1]} are taken")
+    try:
+        return _Model(onnx, opset, where, dict(sizes or {})).graph_module(model.graph)
+    except RecursionError:
+        raise ExchangeError(f"'{visible(where)}' is nested too deeply") from None
 
 
 def _onnx() -> Any:
@@ -148,42 +159,78 @@ class Call:
 
 
 class _Model:
-    """The model on its way to a graph."""
+    """A model, or one side of a branch in it, on its way to a graph."""
 
-    def __init__(self, onnx: Any, model: Any, path: str, sizes: dict[str, int]) -> None:
-        self.onnx, self.model, self.path, self.sizes = onnx, model, path, sizes
-        opsets = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
-        self.opset = opsets[0] if opsets else 0
-        if self.opset not in OPSETS:
-            raise ExchangeError(
-                f"'{visible(path)}' has opset {self.opset or 'none'}; {OPSETS[0]} to {OPSETS[-1]} are taken"
-            )
+    def __init__(self, onnx: Any, opset: int, path: str, sizes: dict[str, int]) -> None:
+        self.onnx, self.opset, self.path, self.sizes = onnx, opset, path, sizes
+        self.count = self.depth = 0
         self.graph = fx.Graph()
         self.tracer = LineTracer(self.graph)
         self.root = torch.nn.Module()
         self.values: dict[str, Known] = {}
         self.nodes: dict[int, Any] = {}  # of tensors that are known, by id
 
-    def graph_module(self) -> fx.GraphModule:
-        graph = self.model.graph
-        weights = {w.name: w for w in graph.initializer}
+    def graph_module(self, graph: Any) -> fx.GraphModule:
+        weights = {w.name for w in graph.initializer}
         inputs = [i for i in graph.input if i.name not in weights]
         for value in inputs:
             self._argument(value)
-        for name, weight in weights.items():
-            tensor = self._tensor(weight, f"the weight '{visible(name[:80])}'")
-            self.values[name] = Known(tensor, tensor.to("meta"))
-        for number, node in enumerate(graph.node):
-            self._node(number, node)
-        results = []
-        for value in graph.output:
-            if value.name not in self.values:
-                raise ExchangeError(f"the output '{visible(value.name[:80])}' is computed by no node")
-            results.append(self._of_graph(self.values[value.name].value).node)
+        results = [self.node_of(known) for known in self.computed(graph)]
         self.graph.output(results[0] if len(results) == 1 else tuple(results))
         made = fx.GraphModule(self.root, self.graph, "ONNX")
         made.meta["inputs"] = [self.values[i.name].like for i in inputs]
         return made
+
+    def computed(self, graph: Any) -> list[Known]:
+        """What a graph gives, its weights and nodes put into ours."""
+        for weight in graph.initializer:
+            tensor = self._tensor(weight, f"the weight '{visible(weight.name[:80])}'")
+            self.values[weight.name] = Known(tensor, tensor.to("meta"))
+        for number, node in enumerate(graph.node):
+            self.count += 1
+            if self.count > MOST_NODES:
+                raise ExchangeError(f"'{visible(self.path)}': more than {MOST_NODES:,} nodes, loops written out")
+            self._node(number, node)
+        for value in graph.output:
+            if value.name not in self.values:
+                raise ExchangeError(f"the output '{visible(value.name[:80])}' is computed by no node")
+        return [self.values[value.name] for value in graph.output]
+
+    def inside(self, graph: Any, given: dict[str, Known]) -> list[Known]:
+        """What a graph inside of an operator gives for these values; its names are its own."""
+        if self.depth == MOST_DEEP:
+            raise ExchangeError(f"'{visible(self.path)}': graphs are nested too deeply")
+        outer, self.values = self.values, self.values | given
+        self.depth += 1
+        try:
+            return self.computed(graph)
+        finally:
+            self.values = outer
+            self.depth -= 1
+
+    def node_of(self, known: Known) -> fx.Node:
+        return self.of_graph(known.value).node
+
+    def side(self, graph: Any, captured: Sequence[str]) -> tuple[fx.GraphModule, list[Tensor]]:
+        """A side of a branch as a graph of its own, which takes the values captured, and what its results are like."""
+        inner = _Model(self.onnx, self.opset, self.path, self.sizes)
+        inner.count, inner.depth = self.count, self.depth
+        inner.values = {name: known for name, known in self.values.items() if known.constant is not None}
+        for name in captured:
+            proxy = fx.Proxy(inner.graph.placeholder(f"input_{len(inner.graph.nodes)}"), inner.tracer)
+            inner.values[name] = Known(proxy, self.values[name].like)
+        made = inner.inside(graph, {})
+        self.count = inner.count
+        inner.graph.output(tuple(inner.of_graph(known.value).clone().node for known in made))
+        return fx.GraphModule(inner.root, inner.graph, "Side"), [known.like for known in made]
+
+    def chosen(self, which: Any, sides: Sequence[fx.GraphModule], captured: Sequence[str]) -> Any:
+        """A call of torch's cond."""
+        names = [f"side_{self.count}_{k}" for k in range(2)]
+        for name, module in zip(names, sides, strict=True):
+            setattr(self.root, name, module)
+        attributes = [fx.Proxy(self.graph.create_node("get_attr", name), self.tracer) for name in names]
+        return self.make(COND, which.reshape(()), *attributes, tuple(self.values[n].value for n in captured))
 
     def _argument(self, value: Any) -> None:
         kind = value.type.tensor_type
@@ -218,7 +265,7 @@ class _Model:
             said = visible(str(error).splitlines()[0][:200]) if str(error) else type(error).__name__
             raise ExchangeError(f"{what} cannot be read: {said}") from None
 
-    def _of_graph(self, value: Any) -> Any:
+    def of_graph(self, value: Any) -> Any:
         """The value as one of the graph: a tensor that is known becomes a buffer."""
         if not isinstance(value, Tensor):
             return value
@@ -228,7 +275,7 @@ class _Model:
             self.nodes[id(value)] = fx.Proxy(self.graph.create_node("get_attr", name), self.tracer)
         return self.nodes[id(value)]
 
-    def _make(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def make(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         return self.tracer.create_proxy("call_function", function, args, kwargs)
 
     def _node(self, number: int, node: Any) -> None:
@@ -238,7 +285,8 @@ class _Model:
             raise ExchangeError(f"{where}: the domain {visible(node.domain[:60])} is not taken")
         attributes = {}
         for a in node.attribute:
-            if a.type in (5, 10) or a.ref_attr_name:  # graphs
+            holds_graphs = a.type == 10 or (a.type == 5 and node.op_type not in REGIONS)
+            if holds_graphs or a.ref_attr_name:
                 raise ExchangeError(f"{where}: the operator is not taken: it holds a graph")
             found = self.onnx.helper.get_attribute_value(a)
             if a.type == 4:
@@ -277,6 +325,8 @@ class _Model:
             shape = shape[attributes.get("start", 0) : attributes.get("end", len(shape))] if kind == "Shape" else shape
             tensor = torch.tensor(shape if kind == "Shape" else math.prod(shape), dtype=torch.int64)
             return [Known(tensor, tensor.to("meta"))]
+        if kind in REGIONS:
+            return REGIONS[kind](self, where, attributes, given)
         rule = CALLS.get(kind)
         if rule is None:
             raise ExchangeError(f"{where}: the operator is not taken")
@@ -293,7 +343,7 @@ class _Model:
         if all(g.constant is not None for g in known):
             values = run([g and g.constant for g in given], operator.call)
         else:
-            values = run([g and self._of_graph(g.value) for g in given], self._make)
+            values = run([g and self.of_graph(g.value) for g in given], self.make)
         return [Known(v, like) for v, like in zip(values, likes, strict=True)]
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .onnx_places import PLACES
+
 Rule = Callable[[Any], Any]  # takes a `from_onnx.Call`
 
 
@@ -377,5 +379,5 @@ CALLS: dict[str, Rule] = {
     "ReduceL2": _reduced(lambda x, a, k: torch.sqrt(torch.sum(x * x, a, k))),
     "ArgMax": _arg(torch.argmax), "ArgMin": _arg(torch.argmin), "CumSum": _cumsum, "Pad": _pad, "Trilu": _trilu,
     "Softmax": _softmax(torch.softmax), "LogSoftmax": _softmax(torch.log_softmax), "Dropout": _dropout, "TopK": _topk,
-    "Einsum": lambda c: torch.einsum(c.get("equation"), *c.values),
+    "Einsum": lambda c: torch.einsum(c.get("equation"), *c.values), **PLACES,
 }  # fmt: skip
