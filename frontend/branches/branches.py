@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..bytecode.closing import may_be_dropped
 from ..bytecode.frame import Frame
 from ..bytecode.instruction import disassemble
 from ..entry.nature import may_draw
@@ -185,7 +186,13 @@ class Branches:
         self, vm: Interpreter, frame: Frame, predicate: Tensor, ways: tuple[int, int], cut: frozenset[tuple[int, int]]
     ) -> str | None:
         joins = self.joins(frame, frame.ip - 1, cut)
-        if joins is None or vm.out.inside or vm.generators or frame.code.co_flags & 0xA0 or is_composite(predicate):
+        if (
+            joins is None
+            or vm.out.inside
+            or may_be_dropped(vm)
+            or frame.code.co_flags & 0xA0
+            or is_composite(predicate)
+        ):
             raise Prevented("")
         if self.depth >= _DEEPEST or not vm.out.is_known(predicate):
             raise Prevented("")

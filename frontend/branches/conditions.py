@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..bytecode.closing import may_be_dropped
 from ..bytecode.frame import Frame
 from ..bytecode.instruction import Program
 from ..errors import Refused
@@ -36,7 +37,7 @@ def combined(vm: Interpreter, frame: Frame, predicate: Tensor, true: int, false:
 
     On its stack is a tensor that leads there where both parts together lead.
     """
-    if vm.out.inside or vm.generators or frame.code.co_flags & 0x20:
+    if vm.out.inside or may_be_dropped(vm) or frame.code.co_flags & 0x20:
         return False
     for truth, start, target in ((False, false, true), (True, true, false)):
         jump = _next_jump(frame.program, start)

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..bytecode.closing import may_be_dropped
 from ..bytecode.frame import Frame
 from ..bytecode.liveness import live_names
 from ..bytecode.opcodes import steps_of
@@ -106,7 +107,7 @@ class Loops:
         ahead = [ins.op for ins in frame.program.instructions[frame.ip : frame.ip + 2]]
         if self.refused is not None or ahead != ["GET_ITER", "FOR_ITER"] or type(vm.side) not in (type(None), Round):
             return None
-        if vm.out.inside or vm.generators or frame.code.co_flags & 0x20 or not 1 <= len(args) <= 3:
+        if vm.out.inside or may_be_dropped(vm) or frame.code.co_flags & 0x20 or not 1 <= len(args) <= 3:
             return None
         counter = Counter.over(args)
         if counter is not None:
@@ -417,7 +418,7 @@ class _Loop:
     def record(self) -> State:
         """The node; the state behind it."""
         vm = self.vm
-        if vm.out.inside or vm.generators:
+        if vm.out.inside or may_be_dropped(vm):
             raise Prevented("")
         self.find()
         given = self.given()

@@ -34,6 +34,7 @@ __all__ = [
     "check_split",
     "holds_open",
     "is_noticed",
+    "may_be_dropped",
     "must_run",
     "places_of",
 ]
@@ -103,6 +104,11 @@ def check_dropped(vm: Interpreter, value: Any) -> None:
     if closes(real):
         raise GraphBreak("a generator is closed that was made before this graph")
     vm.guards.add("equals", Fetch(closes, source), False)
+
+
+def may_be_dropped(vm: Interpreter) -> bool:
+    """Whether a generator waits that has something to do when the program drops it: those of context managers are ended before."""
+    return any(not generator.managed for generator in _open(vm, may_open=True))
 
 
 HOLDERS = frozenset([types.GeneratorType, list, tuple, dict, set, deque])

@@ -34,6 +34,9 @@ def is_repeatable(vm: Interpreter) -> bool:
 def may_draw(node: fx.Node) -> bool:
     """Whether a call draws random numbers, by the name of its operator."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    if name == "scaled_dot_product_attention":
+        rate = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+        return type(rate) is not float or rate != 0.0
     return any(word in name for word in _RANDOM)
 
 
