@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import GraphBreak
 from ..torch_private.dispatch import storage_key
 from ..torch_private.functions import OpOverload
-from ..torch_private.symbols import hint_of, same_size
+from ..torch_private.symbols import hint_of, largest, same_size
 from ..values.kinds import tensors_in
 from .rules import functional_variant, is_written
 
@@ -32,10 +32,13 @@ def is_mutable(func: OpOverload) -> bool:
     return bool(func._schema.is_mutable) and torch.Tag.inplace_view not in func.tags
 
 
-def check_write(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], folded: set[int]) -> None:
+def check_write(
+    func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], folded: set[int], tracked: bool = False
+) -> None:
     """Raise GraphBreak where elements that an operator writes to are others that it reads, or one another.
 
-    `folded` has the storages of inputs whose elements overlap: a write to one of them changes others.
+    `folded` has the storages of inputs whose elements overlap: a write to one of them changes others. `tracked`: the graph is
+    differentiated, where writes to parts with gaps, whose sizes values decide, cannot be traced.
     """
     written: list[Tensor] = []
     read: list[Tensor] = []
@@ -45,7 +48,7 @@ def check_write(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], f
         (written if is_written(argument) else read).extend(with_memory)
     for place, target in enumerate(written):
         key = storage_key(target)
-        if key in folded or is_folded(target):
+        if key in folded or (tracked or not _is_apart(target)) and is_folded(target):
             raise GraphBreak(f"{func} writes to memory that several elements of a tensor share")
         for k, other in enumerate(read):
             if storage_key(other) == key:
@@ -71,7 +74,7 @@ def _is_in_order(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Whether all sizes are numbers, or as values say, and the elements follow each other without gaps: the common case, known at once."""
     step = 1
     for n, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if type(n) is int and type(stride) is int:
+        if type(n) is int and type(stride) is int and hint_of(step) is not None:
             if n != 1 and stride != step:
                 return False
         elif hint_of(n) is not None or not same_size(stride, step):
@@ -89,6 +92,20 @@ def _is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
             return False
         ahead = [p for p in ahead if p is not following]  # equal ones are not asked for: that would be a guard
         step *= following[0]
+    return True
+
+
+def _is_apart(tensor: Tensor) -> bool:
+    """Whether elements are apart however large the sizes are that values decide: each step is longer than all shorter ones together."""
+    if all(type(n) is int or hint_of(n) is not None for n in tensor.shape):
+        return False
+    bounds, end = [largest(n) for n in tensor.shape], 0
+    if not all(type(s) is int for s in tensor.stride()):
+        return False
+    for stride, count in sorted(zip(tensor.stride(), bounds, strict=True), key=lambda dim: dim[0]):
+        if count is None or count > 1 and stride <= end:
+            return False
+        end += stride * max(count - 1, 0)
     return True
 
 

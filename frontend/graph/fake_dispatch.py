@@ -87,6 +87,7 @@ class FakeResults:
         self.draws = False  # whether one has drawn random numbers since somebody set it
         self.heard = False  # whether somebody hears what operators warn of: each is run
         self.folded: set[int] = set()  # storages of inputs with elements in the same place
+        self.tracked = False  # whether what a graph is given requires gradients
         self.written: set[int] | None = None  # storages that operators write to, where somebody wants to know
 
     def __call__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -96,7 +97,7 @@ class FakeResults:
         if not self.draws and draws_numbers(func, args, kwargs or {}):
             self.draws = True
         if type(func) is OpOverload and is_mutable(func):
-            check_write(func, args, kwargs or {}, self.folded)
+            check_write(func, args, kwargs or {}, self.folded, self.tracked and torch.is_grad_enabled())
             if self.written is not None:
                 self.written.update(map(storage_key, tensors_in(written_arguments(func, args, kwargs or {}))))
         if self.mode.shape_env is not None or type(func) is not OpOverload:

@@ -133,6 +133,10 @@ class OutputGraph:
         self._break = data_dependent_errors()
         self._refused = unsupported_fake_errors()
 
+    def takes_gradients(self) -> bool:
+        """Whether what runs now is differentiated, as far as is known by now."""
+        return torch.is_grad_enabled() and bool(self.fake_mode.dispatch.tracked)  # type: ignore[attr-defined]
+
     # ---- inputs ----
 
     def add_input(self, info: GraphInput) -> None:
@@ -169,6 +173,7 @@ class OutputGraph:
             info.node.meta.update(example_value=info.fake, source=info.source, static_input=info.static)
             info.node.meta[TEMPORARY] = info.temporary
             self.used.append(info)
+            self.fake_mode.dispatch.tracked |= info.requires_grad  # type: ignore[attr-defined]
             if isinstance(info.fake, Tensor):
                 self._node_of[id(info.fake)] = info.node
         return info.node

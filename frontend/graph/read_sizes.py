@@ -16,7 +16,15 @@ from torch import Tensor, fx
 from ..errors import GraphBreak
 from ..torch_private.fake import needs_dynamic_sizes
 from ..torch_private.functions import OpOverload
-from ..torch_private.symbols import hint_of, is_unknown, no_longer_pending, scalar_outputs, shows, unknown_symbol
+from ..torch_private.symbols import (
+    hint_of,
+    is_unknown,
+    no_longer_pending,
+    same_size,
+    scalar_outputs,
+    shows,
+    unknown_symbol,
+)
 
 __all__ = ["READS", "ReadSizes", "rely_on_narrow", "rely_on_sizes", "resizes"]
 
@@ -37,6 +45,8 @@ class ReadSizes:
         # Those that are read where they are first asked for, of 0-dim tensors.
         self.late: dict[sympy.Symbol, tuple[Tensor, Any]] = {}
         self.truths: dict[sympy.Symbol, Tensor] = {}  # the truths among them, as tensors of bool
+        # By identity a part of a tensor that such a number bounds: itself, the tensor, the key, how the two lay.
+        self._parts: dict[int, tuple[Tensor, Tensor, Any, Any]] = {}
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """`function(*args, **kwargs)`; a capture without symbols gets them with the first size that values decide."""
@@ -50,6 +60,21 @@ class ReadSizes:
             if not self.allow():
                 raise
         return function(*args, **kwargs)
+
+    def note_part(self, tensor: Tensor, key: Any, part: Tensor) -> None:
+        """`part` is `tensor[key]`."""
+        if self.any() and any(map(_is_unknown, _entries(key))):
+            self._parts[id(part)] = part, tensor, key, _layouts(tensor, part)
+
+    def is_part(self, tensor: Tensor, key: Any, part: Tensor) -> bool:
+        """Whether `part` is `tensor[key]`, known without a look at numbers: each look makes sizes of its own."""
+        _, whole, before, layouts = self._parts.get(id(part), (None, None, None, None))
+        if whole is not tensor or layouts != _layouts(tensor, part):
+            return False
+        pairs = zip(_entries(before), _entries(key), strict=False)
+        return len(_entries(before)) == len(_entries(key)) and all(
+            type(a) is type(b) and type(a) in _BASIC and (a is b or same_size(a, b)) for a, b in pairs
+        )
 
     def kept(self) -> tuple[Any, ...]:
         """What is known by now; `put_back` forgets what came later: its nodes are those of another graph."""
@@ -154,6 +179,21 @@ class ReadSizes:
             return emit("call_method", "item", (self.node(tensor),), {}, value)
         node, dim, size = self._show(symbol)
         return node if dim is None else emit("call_method", "size", (node, dim), {}, size)
+
+
+_BASIC = (int, torch.SymInt, type(None), type(...))
+
+
+def _entries(key: Any) -> list[Any]:
+    """What is in a key, slices by their parts."""
+    entries = list(key) if type(key) is tuple else [key]
+    return [part for e in entries for part in ((..., e.start, e.stop, e.step) if type(e) is slice else (e,))]
+
+
+def _layouts(*tensors: Tensor) -> list[Any]:
+    """How tensors lie in memory, by expressions."""
+    numbers = [n for t in tensors for n in (*t.shape, *t.stride(), t.storage_offset())]
+    return [n if type(n) is int else n.node.expr for n in numbers] + [t.untyped_storage()._cdata for t in tensors]
 
 
 # What operators rely on: torch decides by rules of its own what it cannot know (such a size is not 1); what it does not ask for itself is asked for here.

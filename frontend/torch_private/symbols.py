@@ -49,6 +49,14 @@ def int_bounds(limits: Any) -> tuple[int, int | None]:
     return low, None if high is None or high >= 1 << 62 else high
 
 
+def largest(value: Any) -> int | None:
+    """The largest number that a size can be, by what is known of its symbols; None where there is none."""
+    if type(value) is int:
+        return value
+    limits = value.node.shape_env.bound_sympy(value.node.expr)
+    return int_bounds(limits)[1] if limits.is_int else None
+
+
 def symbolic_int(shape_env: Any, value: int, name: str) -> Any:
     """A SymInt whose hint is `value`, an int >= 0; unlike sizes, 0 and 1 get symbols too."""
     from torch._dynamo.source import ConstantSource

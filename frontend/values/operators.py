@@ -318,9 +318,12 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
         rely_on_method(vm, "__getitem__")
         if vm.overrides.concern((obj, key)):
             return vm.overrides.run(operator.getitem, (obj, key), {})
-        part, key = _select_symbols(vm, obj, with_numbers(vm, key))
+        part, key = _select_symbols(vm, obj, given := with_numbers(vm, key))
         selected = part is not obj and key == ()  # the key () of the program's own makes another tensor
-        return part if selected else vm.out.call_function(operator.getitem, (part, key), {})
+        made = part if selected else vm.out.call_function(operator.getitem, (part, key), {})
+        if isinstance(made, Tensor):
+            vm.out.read.note_part(obj, given, made)
+        return made
     found = objects.find_method(type(obj), "__getitem__")
     if found is not None:
         return vm.call(found, (obj, key), {})
@@ -400,7 +403,12 @@ def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
         if vm.overrides.concern((obj, key, value)):
             vm.overrides.run(operator.setitem, (obj, key, value), {})
             return
-        part, key = _select_symbols(vm, obj, with_numbers(vm, key))
+        key = with_numbers(vm, key)
+        own = isinstance(value, Tensor) and vm.out.read.is_part(obj, key, value)  # what `x[k:] += y` ends with
+        if own and not vm.out.takes_gradients():
+            vm.out.call_method("copy_", (value, value), {})
+            return
+        part, key = _select_symbols(vm, obj, key)
         vm.out.call_function(operator.setitem, (part, ... if part is not obj and key == () else key, value), {})
         return
     _change_item(vm, "__setitem__", operator.setitem, obj, key, value)
