@@ -34,8 +34,8 @@ from .flow import join_of
 from .loop_shape import Shape
 from .loops import Loops
 from .selects import Choices, gate, pieces_of, taken, unequal, why_not, with_nodes
-from .sides import LEAVES, STAYS, Plan, Prevented, run_side
-from .truths import presumed, tensor_of_truth
+from .sides import LEAVES, STAYS, Plan, Prevented, number_kind, run_side
+from .truths import as_tensor, number_in, presumed, tensor_of_truth
 
 __all__ = ["Branches"]
 
@@ -122,6 +122,10 @@ class Branches:
     def either(self, vm: Interpreter, predicate: Tensor, first: Any, second: Any) -> Any:
         """`first if predicate else second`, of values that are there already. Raises GraphBreak where where cannot choose."""
         reason: str | None = self.refused
+        if reason is None and (kind := number_kind(first)) is not None and kind is number_kind(second):
+            chosen = self._number(vm, predicate, kind, first, second)
+            if chosen is not None:
+                return chosen
         if reason is None and isinstance(first, Tensor) and isinstance(second, Tensor) and not vm.out.inside:
             try:
                 unequal(vm, ("result", None), first, second)
@@ -134,6 +138,15 @@ class Branches:
         if known is not None:
             return first if known else second
         raise GraphBreak(f"{CHECK}, and {reason}" if reason else CHECK)
+
+    def _number(self, vm: Interpreter, predicate: Tensor, kind: type, first: Any, second: Any) -> Any:
+        """One of two numbers of a kind; None where that cannot be a number of the graph."""
+        if vm.out.inside or not vm.out.is_known(predicate) or not vm.dynamic.may_be_late():
+            return None
+        both = [as_tensor(vm, number, kind, predicate.device) for number in (first, second)]
+        if any(one is None for one in both):
+            return None
+        return number_in(vm, self.choices.choose(vm, taken(vm, predicate), [tuple(both)])[0], kind)  # type: ignore[arg-type]
 
     def joins(self, frame: Frame, index: int, cut: frozenset[tuple[int, int]]) -> frozenset[int] | None:
         """Where the two ways of a jump meet: one instruction, or, in a round of a loop, where the condition is asked for again."""

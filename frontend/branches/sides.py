@@ -32,7 +32,7 @@ from ..values.lazy import Unread
 from ..values.tensor import TensorMethod
 from .truths import as_tensor, number_in
 
-__all__ = ["LEAVES", "STAYS", "Ended", "Path", "Plan", "Prevented", "named", "run_side", "shown"]
+__all__ = ["LEAVES", "STAYS", "Ended", "Path", "Plan", "Prevented", "named", "number_kind", "run_side", "shown"]
 
 Path = tuple[Any, ...]
 STAYS, LEAVES = -1, -2
@@ -391,8 +391,8 @@ class Plan:
             return self._chosen(path, Tensor)
         if is_constant(a) and is_constant(b) and indistinguishable(a, b) and not has_identity(a):
             return lambda chosen: a
-        number = _number_kind(a)
-        if number is not None and number is _number_kind(b) and self.vm.dynamic.may_be_late():
+        number = number_kind(a)
+        if number is not None and number is number_kind(b) and self.vm.dynamic.may_be_late():
             return self._chosen(path, number)
         kind = type(a)
         if kind is type(b) and kind in (tuple, list) and len(a) == len(b) and not {id(a), id(b)} & self.known:
@@ -413,7 +413,7 @@ class Plan:
         return value
 
 
-def _number_kind(value: Any) -> type | None:
+def number_kind(value: Any) -> type | None:
     """The type of a number that a tensor of 64 bits holds as it is."""
     kind = PLAIN_KINDS.get(type(value), type(value))
     if kind is int and type(value) is int and abs(value) >= 1 << 63:

@@ -122,6 +122,8 @@ def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
             item, value = step[1], step[1] if key is None else vm.call(key, (step[1],), {})
             if key is None and (either := _either(vm, function is max, symbol, best, item)) is not None:
                 best = least = either
+            elif key is not None and (chosen := _chosen(vm, symbol, (item, value), (best, least))) is not None:
+                best, least = chosen
             elif vm.truth(operators.compare(vm, symbol, value, least)):
                 best, least = item, value
         return best
@@ -139,6 +141,18 @@ def _either(vm: Interpreter, larger: bool, symbol: str, best: Any, item: Any) ->
     found = operators.compare(vm, symbol, item, best)
     truth = vm.decision(found, EITHER)
     return vm.branches.either(vm, found, item, best) if truth is None else item if truth else best
+
+
+def _chosen(vm: Interpreter, symbol: str, new: tuple[Any, Any], old: tuple[Any, Any]) -> tuple[Any, Any] | None:
+    """The better of two items with its key, where the keys are tensors of one number; None where the keys are to be compared."""
+    if not all(isinstance(key, Tensor) and key.numel() == 1 for _, key in (new, old)):
+        return None
+    found = operators.compare(vm, symbol, new[1], old[1])
+    truth = vm.decision(found, EITHER)
+    if truth is not None:
+        return new if truth else old
+    keys = (vm.out.call_method("detach", (k,), {}) if k.requires_grad else k for k in (new[1], old[1]))
+    return vm.branches.either(vm, found, new[0], old[0]), vm.branches.either(vm, found, *keys)  # nobody else sees a key
 
 
 def _is_read_size(*values: Any) -> bool:
