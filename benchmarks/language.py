@@ -50,7 +50,7 @@ INTERPRETER = (
     ),
 )
 FINALIZER = ", whose finalizer runs when CPython drops it"
-SECONDS = 20  # for one test, eager or captured
+SECONDS = 20  # of the processor's, for one test, eager or captured
 STOPS = 3  # processes that a module may lose
 
 
@@ -93,20 +93,20 @@ def tests_of(module: Any) -> list[unittest.TestCase]:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """TooLong after SECONDS; what is printed is dropped."""
+    """TooLong after SECONDS of the processor's; what is printed is dropped."""
 
     def stop(*_: Any) -> None:
         raise TooLong
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def outcome(test: unittest.TestCase, compile: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -21,12 +22,16 @@ class Budget:
     Frames are known by their ids alone, as a look must keep nothing alive; any step is a place at which a capture can begin again.
     """
 
-    WINDOW: ClassVar[int] = 50_000  # instructions between two looks
-    WINDOWS: ClassVar[int] = 10  # so many in a row without an operator of the graph are too many
+    WINDOW: ClassVar[int] = 10_000  # instructions between two looks
+    WINDOWS: ClassVar[int] = 50  # so many in a row without an operator of the graph are too many
+    SECONDS: ClassVar[float] = (
+        5.0  # and so much time of the processor's: calls take longer than instructions that move values
+    )
 
     size: int = -1
     step: int = 0
     windows: int = 0
+    began: float = 0.0
     places: list[tuple[int, int]] = field(default_factory=list)
 
     def next_stop(self, step: int, last: int | None) -> int:
@@ -38,20 +43,19 @@ class Budget:
         if vm.out.size == self.size:
             self.windows += 1
         else:
-            self.size, self.step, self.windows = vm.out.size, vm.step, 0
+            self.size, self.step, self.windows, self.began = vm.out.size, vm.step, 0, time.thread_time()
             self.places = [(id(frame), frame.begun) for frame in vm.frames]
         if self.windows >= self.WINDOWS:
-            raise self._spent(vm)
+            raise self._spent(vm, f"{self.WINDOW * self.WINDOWS} instructions")
+        if self.windows and time.thread_time() - self.began > self.SECONDS:
+            raise self._spent(vm, f"{self.SECONDS:g} seconds of capture")
 
-    def _spent(self, vm: Interpreter) -> GraphBreak:
+    def _spent(self, vm: Interpreter, spent: str) -> GraphBreak:
         """The frame that loops is the outermost one that has got on: CPython has it from where it stood at the first look.
 
         Where that frame cannot be suspended, the call around it is made by CPython.
         """
-        count = self.WINDOW * self.WINDOWS
-        error = GraphBreak(
-            f"plain Python runs for more than {count} instructions without an operator of the graph", _ADVICE
-        )
+        error = GraphBreak(f"plain Python runs for more than {spent} without an operator of the graph", _ADVICE)
         looping = next((at for at, frame in enumerate(vm.frames) if frame.begun > self.step), len(vm.frames))
         if looping >= suspendable(vm.frames):
             error.split = restart_point(vm)

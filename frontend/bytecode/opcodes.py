@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..breaks.break_instruction import operand_count
+from ..breaks.breaks import Nowhere, Restart, suspendable
 from ..errors import Unsupported
 from ..state import Interpreter
 from . import control_opcodes, coroutine, data_opcodes, name_opcodes
@@ -38,7 +39,10 @@ def _unsupported(vm: Interpreter, frame: Frame, op: str) -> None:
 
 def _named_twice(vm: Interpreter, frame: Frame, name: str) -> None:
     """Refuse code whose own variable has the name of one around it, as a frame here has one variable a name."""
-    raise Unsupported(f"`{name}` is a variable of a comprehension's and of the code around it")
+    error = Unsupported(f"`{name}` is a variable of a comprehension's and of the code around it")
+    depth = suspendable(vm.frames[:-1])
+    error.split = Restart(vm.frames[depth - 1].begun) if depth else Nowhere()
+    raise error
 
 
 @per_code

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..branches.truths import any_of
+from ..breaks.breaks import restart_point
 from ..errors import UserRaise
 from ..graph.read_sizes import ReadSizes
 from ..graph.sym_nodes import concrete
@@ -227,9 +228,13 @@ def _reversed(vm: Interpreter, values: Any) -> Any:
         raise UserRaise(TypeError(f"'{vm.type_of(values).__name__}' object is not reversible"))
     if owner is not None and type(method) not in C_DESCRIPTORS and not vm.is_frontend_class(type(values)):
         return vm.call(objects.bind(vm, method, owner, values, type(values), "__reversed__"), (), {})
-    if objects.find_method(type(values), "__getitem__") is not None:
-        size = vm.call(len, (values,), {})
-        return iter([operators.get_item(vm, values, i) for i in range(size - 1, -1, -1)])
+    if (items := vm.user.items_of(values)) is not None:
+        return vm.native(reversed, items)
+    if owner is None and objects.find_method(type(values), "__getitem__") is not None:  # asked for an item at a time
+        check_visible(vm, (values,), "reversed()")
+        made = vm.native(reversed, values)
+        vm.methods.iterators[id(made)] = made, restart_point(vm), tuple(vm.places())
+        return made
     values = vm.materialize(values)
     if vm.is_frontend_class(type(values)) and not hasattr(type(values), "__reversed__"):
         raise UserRaise(TypeError(f"'{vm.type_of(values).__name__}' object is not reversible"))

@@ -52,7 +52,7 @@ class SpecialMethods:
 
     `owners` are the classes whose methods are replaced while C code runs, `standing` the methods that are replaced now, `depth` in how many
     calls of C code the interpreter is since it last began to run a frame, `keys` where in the program instances of a class with its own hash
-    were first looked up.
+    were first looked up, `iterators` where those were made that cannot be made again without running methods.
     """
 
     def __init__(self, vm: Interpreter) -> None:
@@ -61,6 +61,7 @@ class SpecialMethods:
         self.standing: list[tuple[type, str, Any]] = []
         self.depth = 0
         self.keys: dict[type, tuple[Any, tuple[Any, ...]]] = {}
+        self.iterators: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
         # By class: its names among SPECIAL, its own methods.
         self._made: dict[type, tuple[set[str], list[tuple[str, Any, Any]]]] = {}
         self._given: tuple[Any, ...] = ()

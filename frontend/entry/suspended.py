@@ -36,6 +36,10 @@ def iterator(residual: Any, iterator: Any) -> str:
     """A half-consumed iterator of Python's own, by what it says of itself for pickling."""
     if type(iterator) in _OF_DICTS or type(iterator) in (_OF_SETS, _OF_ORDERED):
         return _of_container(residual, iterator)
+    if (place := residual.vm.methods.iterators.get(id(iterator))) is not None:
+        error = Unsupported(f"a {type(iterator).__name__}() asks methods of the program's, and outlives the graph")
+        error.split, error.frames = place[1:]
+        raise error
     try:
         made = reduced(iterator, type(iterator))
     except TypeError:

@@ -227,6 +227,14 @@ def test_a_name_of_two_variables() -> None:
     for _ in range(2):
         assert same(fast(X), comprehension_of_the_same_name(X))
     assert len(log.breaks) <= (sys.version_info >= (3, 12))
+    name = 4
+
+    def around(x: Tensor) -> Any:
+        return x + name, [f() for f in [lambda: name for name in (1, 2)]], name
+
+    fast, log = compiled(around)
+    assert same(fast(X), around(X))
+    assert len(log.fallbacks) <= (sys.version_info >= (3, 12))
 
 
 @pytest.mark.parametrize("kind", [Keys, Iterates, Items, OrderedKeys, OrderedItems], ids=lambda k: k.__name__)
@@ -295,3 +303,65 @@ def test_getters_of_a_module_that_was_imported_twice() -> None:
     for _ in range(2):
         assert same(fast(X), in_the_place_of_a_module(X))
     assert sys.modules["operator"] is operator
+
+
+class Squares:
+    def __init__(self, size: int) -> None:
+        self.size, self.asked = size, list[Any]()
+
+    def __len__(self) -> int:
+        self.asked.append("len")
+        return self.size
+
+    def __getitem__(self, at: int) -> int:
+        self.asked.append(at)
+        if at >= self.size:
+            raise IndexError
+        return at * at
+
+
+class Sevens(list[int]):
+    def __getitem__(self, at: Any) -> Any:
+        return 7
+
+
+class SevenOf(dict[str, int]):
+    def __getitem__(self, key: str) -> int:
+        return 7
+
+
+def backwards(x: Tensor) -> Any:
+    values = Squares(4)
+    them = reversed(values)
+    first = next(them), operator.length_hint(them)
+    values.size = 2
+    others = list(reversed(Sevens([1, 2]))), list(reversed(SevenOf(a=1))), raised(reversed, {1})
+    return x + 1, first, list(them), values.asked, type(them) is reversed, others
+
+
+def backwards_over_a_break(x: Tensor) -> Any:
+    values, found = Squares(3), []
+    for value in reversed(values):
+        print(end="")
+        found.append(x + value)
+    return found, values.asked
+
+
+def backwards_of_the_callers(x: Tensor, values: Any, sevens: Any) -> Any:
+    return x + 1, list(reversed(values)), list(reversed(sevens)), values.asked
+
+
+@pytest.mark.parametrize("function", [backwards, backwards_over_a_break])
+def test_reversed_asks_for_an_item_at_a_time(function: Any) -> None:
+    fast, log = compiled(function)
+    for _ in range(2):
+        assert same(fast(X), function(X))
+    assert bool(log.breaks) is (function is backwards_over_a_break) and not log.fallbacks
+
+
+def test_reversed_of_what_changes() -> None:
+    fast, log = compiled(backwards_of_the_callers)
+    for size, sevens in ((3, [1]), (3, [1, 2]), (2, [4, 5])):
+        given = [(Squares(size), Sevens(sevens)) for _ in range(2)]
+        assert same(fast(X, *given[0]), backwards_of_the_callers(X, *given[1]))
+    assert not log.fallbacks

@@ -137,6 +137,17 @@ def test_long_and_short_loops(function: Callable[..., Any]) -> None:
         assert len(reasons) <= 2
 
 
+def test_loops_whose_calls_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time counts from the second look on; a look finds no operator since the last one."""
+    monkeypatch.setattr(Budget, "WINDOWS", 1000)
+    for seconds, expected in ((-1.0, "-1 seconds of capture"), (1000.0, "")):
+        monkeypatch.setattr(Budget, "SECONDS", seconds)
+        reasons = runs(in_a_call, 3 * LIMIT)
+        text = f"plain Python runs for more than {expected} without an operator of the graph"
+        assert {*reasons} == ({text} if expected else set())
+        assert runs(in_a_call, 3) == []
+
+
 def test_what_the_loop_changes_is_changed_once() -> None:
     def grown(x: Tensor, n: int, kept: list[int]) -> Tensor:
         y = x + 1
