@@ -45,16 +45,16 @@ class Budget:
         else:
             self.size, self.step, self.windows, self.began = vm.out.size, vm.step, 0, time.thread_time()
             self.places = [(id(frame), frame.begun) for frame in vm.frames]
-        if self.windows >= self.WINDOWS:
-            raise self._spent(vm, f"{self.WINDOW * self.WINDOWS} instructions")
-        if self.windows and time.thread_time() - self.began > self.SECONDS:
-            raise self._spent(vm, f"{self.SECONDS:g} seconds of capture")
+        late = self.windows and time.thread_time() - self.began > self.SECONDS
+        if late or self.windows >= self.WINDOWS:
+            raise self._spent(vm, bool(late))
 
-    def _spent(self, vm: Interpreter, spent: str) -> GraphBreak:
+    def _spent(self, vm: Interpreter, late: bool) -> GraphBreak:
         """The frame that loops is the outermost one that has got on: CPython has it from where it stood at the first look.
 
         Where that frame cannot be suspended, the call around it is made by CPython.
         """
+        spent = f"{self.SECONDS:g} seconds of capture" if late else f"{self.WINDOW * self.WINDOWS} instructions"
         error = GraphBreak(f"plain Python runs for more than {spent} without an operator of the graph", _ADVICE)
         looping = next((at for at, frame in enumerate(vm.frames) if frame.begun > self.step), len(vm.frames))
         if looping >= suspendable(vm.frames):

@@ -12,6 +12,7 @@ import operator
 import sys
 import traceback
 import types
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -192,7 +193,11 @@ def _copy(vm: Interpreter, value: Any) -> Any:
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
     kind = type(value)
-    if is_constant(value) or isinstance(value, type | types.FunctionType | types.ModuleType | types.CodeType | slice):
+    if (
+        is_constant(value)
+        or isinstance(value, types.ModuleType | types.CodeType | slice)
+        or _is_copied_as_itself(value)
+    ):
         return value
     if kind in (list, dict, set, collections.OrderedDict, collections.deque, collections.defaultdict):
         return value.copy()
@@ -233,6 +238,14 @@ def _rebuild(
     return made
 
 
+def _is_copied_as_itself(value: Any) -> bool:
+    """Whether the functions of `copy` take a value for one that never changes, by its class alone."""
+    return isinstance(value, type) or type(value) in _SHARED
+
+
+_SHARED = (types.FunctionType, types.BuiltinFunctionType, range, property, weakref.ref)
+
+
 def _has_slots(kind: type) -> bool:
     return any(isinstance(raw, types.MemberDescriptorType) for c in kind.__mro__ for raw in c.__dict__.values())
 
@@ -244,7 +257,7 @@ _MEMO = object()  # the key under which a memo keeps what it refers to alive
 def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or is_constant(value):
         return value
-    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.ModuleType | types.CodeType):
+    if isinstance(value, types.ModuleType | types.CodeType) or _is_copied_as_itself(value):
         return value
     memo = {} if memo is None else memo
     if id(value) in memo:

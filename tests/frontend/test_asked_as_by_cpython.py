@@ -5,11 +5,13 @@ from __future__ import annotations
 import abc
 import codecs
 import collections
+import copy
 import functools
 import gc
 import operator
 import pickle
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -194,13 +196,31 @@ def own_class_in_a_class(x: Tensor) -> Any:
     return x + 1, Outer().named()
 
 
+class Held:
+    pass
+
+
+HELD = Held()
+
+
+def copies_that_are_the_same(x: Tensor) -> Any:
+    made = Held()
+    values = [weakref.ref(HELD), weakref.ref(made), range(3), property(len), len, KEPT.append, Held, property]
+    return (
+        x + 1,
+        [copy.copy(v) is v for v in values],
+        [copy.deepcopy(v) is v for v in values],
+        copy.copy(values[1])() is made,
+    )
+
+
 def thresholds(x: Tensor) -> Any:
     return x + 1, gc.get_threshold()
 
 
 ALONE = [
     *(misfits, one_more, mappings, shown_classes, codings, methods_in_c, addresses_in_messages),
-    *(thresholds, methods_of_the_callers, own_class_in_a_class),
+    *(thresholds, methods_of_the_callers, own_class_in_a_class, copies_that_are_the_same),
 ]
 
 
