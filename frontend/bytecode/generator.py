@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from ..values.kinds import isinstance
 from . import closing
 from .exceptions import note, shown_frame
 from .frame import Frame
-from .version import CLOSE_RETURNS
+from .version import CLOSE_RETURNS, THROW_WARNS
 
 __all__ = ["KINDS", "InterpretedGenerator", "stopped_inside"]
 
@@ -25,6 +26,9 @@ def stopped_inside(error: BaseException, kind: str = "generator") -> BaseExcepti
     made = RuntimeError(f"{kind} raised {name}")
     made.__cause__ = made.__context__ = error
     return made
+
+
+_OLD_THROW = "the (type, exc, tb) signature of throw() is deprecated, use the single-arg signature instead."
 
 
 class InterpretedGenerator:
@@ -54,9 +58,11 @@ class InterpretedGenerator:
         """Resume with a value, as `generator.send`."""
         return self._for_python(value, None)
 
-    def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
-        """Resume with an exception, as `generator.throw`."""
-        return self._for_python(None, self._thrown_by(kind, value, trace))
+    def throw(self, kind: Any, *rest: Any) -> Any:
+        """Resume with an exception, as `generator.throw`, which from 3.12 on warns of more than one argument."""
+        if rest and THROW_WARNS:
+            self.vm.call(warnings.warn, (_OLD_THROW, DeprecationWarning), {})
+        return self._for_python(None, self._thrown_by(kind, *rest))
 
     def _thrown_by(self, kind: Any, value: Any = None, trace: Any = None) -> BaseException:
         """The exception that `throw(kind, value, trace)` means."""

@@ -219,7 +219,8 @@ def _super(vm: Interpreter, *args: Any) -> Any:
         raise GraphBreak("super() is called without an object")
     shown = vm.call(getattr, (first, "__class__", None), {})
     if not isinstance(shown, type) or not issubclass(shown, cls):
-        raise UserRaise(TypeError("super(type, obj): obj must be an instance or subtype of type"))
+        stand_in = first if isinstance(first, type) else type(vm.type_of(first).__name__, (), {})()
+        vm.native(super, cls, stand_in)
     return objects.Super(cls, first, shown)
 
 

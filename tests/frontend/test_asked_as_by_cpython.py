@@ -11,6 +11,7 @@ import gc
 import operator
 import pickle
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -385,3 +386,27 @@ def test_reversed_of_what_changes() -> None:
         given = [(Squares(size), Sevens(sevens)) for _ in range(2)]
         assert same(fast(X, *given[0]), backwards_of_the_callers(X, *given[1]))
     assert not log.fallbacks
+
+
+def thrown_in_three_parts(x: Tensor) -> Any:
+    def steps() -> Any:
+        try:
+            yield 1
+        except ValueError as error:
+            yield str(error)
+
+    made = steps()
+    next(made)
+    return x + 1, made.throw(ValueError, "three", None), raised(made.throw, 3)
+
+
+def test_what_python_warns_of_is_warned_of() -> None:
+    fast, _ = compiled(thrown_in_three_parts)
+    for _ in range(2):
+        told = []
+        for function in (thrown_in_three_parts, fast):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                result = function(X)
+            told.append((result[1:], [(str(w.message), w.category, w.filename, w.lineno) for w in seen]))
+        assert told[0] == told[1] and bool(told[0][1]) is (sys.version_info >= (3, 12))

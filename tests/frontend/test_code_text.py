@@ -309,7 +309,7 @@ def one_dict(x):
     a = 2
     again = locals()
     b = 3  # noqa: F841
-    return x * a, before, names is again, names["a"], "b" in names, "fresh" in locals(), names["names"] is names
+    return x * a, before, names is again, names["a"], "b" in names, "fresh" in locals(), names.get("names") is names
 
 
 def stored_and_seen(x):
