@@ -219,8 +219,7 @@ def _super(vm: Interpreter, *args: Any) -> Any:
         raise GraphBreak("super() is called without an object")
     shown = vm.call(getattr, (first, "__class__", None), {})
     if not isinstance(shown, type) or not issubclass(shown, cls):
-        stand_in = first if isinstance(first, type) else type(vm.type_of(first).__name__, (), {})()
-        vm.native(super, cls, stand_in)
+        vm.native(super, cls, first if isinstance(first, type) else type(vm.type_of(first).__name__, (), {})())
     return objects.Super(cls, first, shown)
 
 

@@ -12,7 +12,6 @@ import operator
 import sys
 import traceback
 import types
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +38,7 @@ from ..values.identity import Identity
 from ..values.kinds import isinstance
 from ..values.namespaces import instance_attr
 from ..values.protocol import answered, binary_by_methods, is_written_in_python
-from .pickles import answers_itself, asked_of_object, reconstructed
+from .pickles import answers_itself, asked_of_object, is_copied_as_itself, reconstructed
 from .registry import Rows, Then, twin_of
 from .visibility import check_keys, check_visible
 
@@ -193,11 +192,7 @@ def _copy(vm: Interpreter, value: Any) -> Any:
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
     kind = type(value)
-    if (
-        is_constant(value)
-        or isinstance(value, types.ModuleType | types.CodeType | slice)
-        or _is_copied_as_itself(value)
-    ):
+    if is_constant(value) or isinstance(value, types.ModuleType | types.CodeType | slice) or is_copied_as_itself(value):
         return value
     if kind in (list, dict, set, collections.OrderedDict, collections.deque, collections.defaultdict):
         return value.copy()
@@ -238,14 +233,6 @@ def _rebuild(
     return made
 
 
-def _is_copied_as_itself(value: Any) -> bool:
-    """Whether the functions of `copy` take a value for one that never changes, by its class alone."""
-    return isinstance(value, type) or type(value) in _SHARED
-
-
-_SHARED = (types.FunctionType, types.BuiltinFunctionType, range, property, weakref.ref)
-
-
 def _has_slots(kind: type) -> bool:
     return any(isinstance(raw, types.MemberDescriptorType) for c in kind.__mro__ for raw in c.__dict__.values())
 
@@ -257,7 +244,7 @@ _MEMO = object()  # the key under which a memo keeps what it refers to alive
 def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or is_constant(value):
         return value
-    if isinstance(value, types.ModuleType | types.CodeType) or _is_copied_as_itself(value):
+    if isinstance(value, types.ModuleType | types.CodeType) or is_copied_as_itself(value):
         return value
     memo = {} if memo is None else memo
     if id(value) in memo:

@@ -15,6 +15,7 @@ import io
 import pickle
 import sys
 import types
+import weakref
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ from ..values.namespaces import instance_attr
 from .registry import Rows
 from .visibility import is_opaque_type
 
-__all__ = ["answers_itself", "asked_of_object", "reconstructed", "reduced", "rely_on_registries"]
+__all__ = ["answers_itself", "asked_of_object", "is_copied_as_itself", "reconstructed", "reduced", "rely_on_registries"]
 
 ROWS = Rows()
 # The classes of which `pickle.Pickler` and `pickle.Unpickler` are copies in C.
@@ -187,6 +188,14 @@ def _check_global(vm: Interpreter, obj: Any, module: str, name: str) -> Any:
 
 
 # ---- copies ----
+
+
+def is_copied_as_itself(value: Any) -> bool:
+    """Whether the functions of `copy` take a value for one that never changes, by its class alone."""
+    return isinstance(value, type) or type(value) in _SHARED
+
+
+_SHARED = (types.FunctionType, types.BuiltinFunctionType, range, property, weakref.ref)
 
 
 def answers_itself(vm: Interpreter, obj: Any, name: str) -> bool:
