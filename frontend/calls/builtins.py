@@ -395,9 +395,7 @@ def _bool(vm: Interpreter, value: Any = False, /) -> Any:
     return truth_of(vm, value)
 
 
-@ROWS.rule(math.sqrt)
-def _sqrt(vm: Interpreter, x: Any) -> Any:
-    return vm.dynamic.call(sym_sqrt, (x,), {}) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
+ROWS.rule(math.sqrt)(lambda vm, x: vm.native(sym_sqrt if isinstance(x, torch.SymInt) else math.sqrt, x))
 
 
 for _symbol, (_function, _) in operators.BINARY.items():
@@ -540,15 +538,16 @@ def module_init(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -
 
 
 def _context_get(vm: Interpreter, variable: contextvars.ContextVar[Any], *default: Any) -> Any:
-    value = variable.get(*default)
-    if default and value is default[0]:
-        vm.guards.add("is", Fetch(functools.partial(_peek, default=default[0]), Const(variable, variable.name)), value)
-        return value
-    return vm.user.wrap(value, Fetch(contextvars.ContextVar.get, Const(variable, variable.name)))
+    where = Const(variable, variable.name)
+    if _is_unset(variable):
+        vm.guards.add("equals", Fetch(_is_unset, where), True)
+        if default:
+            return default[0]
+    return vm.user.wrap(vm.native(contextvars.ContextVar.get, variable), Fetch(contextvars.ContextVar.get, where))
 
 
-def _peek(variable: contextvars.ContextVar[Any], default: Any) -> Any:
-    return variable.get(default)
+def _is_unset(variable: contextvars.ContextVar[Any]) -> bool:
+    return variable.get(_is_unset) is _is_unset  # which no program puts there
 
 
 def _state_refused(vm: Interpreter, variable: Any, *args: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..bytecode import coroutine
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_mapping
-from ..classes import code_text, making, weak
+from ..classes import code_text, descriptors, making, weak
 from ..classes import library as class_library
 from ..distributed import collectives, wrappers
 from ..entry import messages, warned
@@ -419,10 +419,8 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
     if cls.__module__ == "numpy" and natives.takes_numbers(cls):
         return natives.call_other(vm, cls, args, kwargs, _display(cls))
     rules.check_module(cls.__module__)
-    if issubclass(cls, weakref.ref):
-        weak.check_callback(vm, args)
-    if cls is weakref.ref and not kwargs and len(args) == 1 and not is_constant(args[0]):
-        return vm.create(vm.native(cls, *args))
+    if issubclass(cls, weakref.ref) and (made := weak.made(vm, cls, args, kwargs)) is not None:
+        return made
     meta_call = objects.find_method(type(cls), "__call__")
     if meta_call is not None:
         if type(cls).__module__ == "enum":
@@ -581,6 +579,7 @@ fill(
         *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, order.ROWS),
         pickles.ROWS,
         weak.ROWS,
+        descriptors.ROWS,
         torch_rules.ROWS,
         transforms.ROWS,
         messages.ROWS,

@@ -58,12 +58,22 @@ for _name, _symbol in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("e
 
 @ROWS.rule(functools.cmp_to_key)
 def _cmp_to_key(vm: Interpreter, mycmp: Any) -> Any:
-    real = functools.cmp_to_key(mycmp)
+    real: Any = functools.cmp_to_key(mycmp)
 
     def key(*args: Any, **kwargs: Any) -> _Compared:
-        return _Compared(vm, mycmp, vm.native(real, *args, **kwargs).obj)  # which refuses other arguments
+        obj = vm.native(
+            lambda *a, **k: real(*a, **k).obj, *args, **kwargs
+        )  # which refuses other arguments, and has no hash
+        made = vm.create(_Compared(vm, mycmp, obj))
+        vm.recipes[id(made)] = (_made_key, (mycmp, obj), {})
+        return made
 
+    vm.recipes[id(key)] = (functools.cmp_to_key, (mycmp,), {}, key)
     return key
+
+
+def _made_key(mycmp: Any, obj: Any) -> Any:
+    return functools.cmp_to_key(mycmp)(obj)
 
 
 class _Ordered:

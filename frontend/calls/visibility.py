@@ -14,6 +14,7 @@ import collections
 import dataclasses
 import math
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -229,6 +230,11 @@ def check_key(vm: Interpreter, key: Any) -> None:
         known = vm.user.by_value.get(id(key))
         if known is not None:
             vm.guards.add("is", known.source, known.real)  # found by identity
+        return
+    if kind is weakref.ref:  # found by what it refers to
+        known = vm.user.by_value.get(id(key()))
+        if known is not None and not vm.is_created(known.real):
+            vm.guards.add("is", known.source, known.real)
         return
     if isinstance(key, types.MethodType):
         check_key(vm, key.__self__)

@@ -18,10 +18,11 @@ from ..calls.registry import Rows, Then
 from ..errors import GraphBreak
 from ..guards.source import Fetch
 from ..state import Interpreter
+from ..values.constant import is_constant
 from ..values.held import check_alive, check_let_go, in_eager, is_dropped
 from ..values.kinds import isinstance
 
-__all__ = ["ROWS", "check_callback", "read"]
+__all__ = ["ROWS", "check_callback", "made", "read"]
 
 ROWS = Rows()
 
@@ -30,6 +31,22 @@ def check_callback(vm: Interpreter, args: tuple[Any, ...]) -> None:
     """Break before a reference is made to what the call itself made, with a callback: it would run when that is dropped."""
     if len(args) > 1 and args[1] is not None and is_dropped(vm, args[0]):
         raise in_eager("a weak reference has a callback, which runs when CPython drops the object")
+
+
+def made(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`weakref.ref(value, callback)`; None of a class that derives from it. What capture itself makes calls nobody."""
+    check_callback(vm, args)
+    if cls is not weakref.ref or kwargs or len(args) not in (1, 2) or is_constant(args[0]):
+        return None
+    if len(args) == 1 or args[1] is None:
+        return vm.create(vm.native(weakref.ref, args[0]))
+    reference = vm.create(vm.native(weakref.ref, args[0], _ignored))
+    vm.recipes[id(reference)] = (weakref.ref, args, {})
+    return reference
+
+
+def _ignored(reference: Any) -> None:
+    """The callback of a reference that only capture sees."""
 
 
 @ROWS.rule(weakref.proxy)

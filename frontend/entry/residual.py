@@ -50,7 +50,7 @@ from ..values.text import Text
 from .effects import DELETED
 from .entry import Message
 from .replay import REDUCED, change_set, forget, put, refill, refill_dict, remake_set, set_changes, slots_of
-from .suspended import generator, getter, is_iterator, iterator, method, method_caller, partial
+from .suspended import as_it_is, generator, getter, is_iterator, iterator, method, method_caller, partial, reference
 from .views import Views, given_as, view_of_wrapper
 
 __all__ = ["Residual"]
@@ -332,7 +332,7 @@ class Residual:
             check_empty(self.vm, value)
             return self._object(value)
         if kind is types.FunctionType and not self.vm.is_created(value) or is_static(value):
-            return self.emit.constant(value, getattr(value, "__name__", "obj"))
+            return as_it_is(self, value)
         if isinstance(value, tuple):
             return self._named_tuple(value)
         if kind is Append:
@@ -466,7 +466,7 @@ class Residual:
 
     def _function(self, value: types.FunctionType) -> str:
         if not self.vm.is_created(value):
-            return self.emit.constant(value, value.__name__)
+            return as_it_is(self, value)
         check_globals(self.vm, value.__globals__)
         cells = [self.cell(c) for c in value.__closure__ or ()]
         defaults = self.value(value.__defaults__) if value.__defaults__ else "None"
@@ -590,7 +590,7 @@ _BUILDERS: dict[type, Any] = {
     operator.methodcaller: method_caller,
     **dict.fromkeys((Linear, Pullback, Transformed), lambda r, v: r._fresh(v, v.text(r))),
     **dict.fromkeys(PROXIES, Residual._object),
-    weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
+    weakref.ReferenceType: reference,
     **dict.fromkeys((io.StringIO, io.BytesIO), Residual._stream),
     Identity: lambda r, v: r._fresh(v, f"{r.emit.constant(v.number, 'number_of')}({r.value(v.value)})"),
     Text: Residual._text,

@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import types
+import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -18,13 +19,24 @@ from ..classes.rebuild import check_globals
 from ..errors import Unsupported
 from ..values.held import reduced
 
-__all__ = ["generator", "getter", "is_iterator", "iterator", "method", "method_caller", "partial"]
+__all__ = [
+    "as_it_is",
+    "generator",
+    "getter",
+    "is_iterator",
+    "iterator",
+    "method",
+    "method_caller",
+    "partial",
+    "reference",
+]
 
 _SIDES = (iter, reversed)
 _VIEWS = (dict.keys, dict.values, dict.items)
 _OF_DICTS: dict[type, Any] = {type(side(view({}))): (side, view) for side in _SIDES for view in _VIEWS}
 _OF_SETS: type = type(iter(set()))
 _OF_ORDERED: type = type(iter(OrderedDict()))
+_FRONTEND = __name__.rpartition(".entry.")[0]
 
 
 def is_iterator(kind: type) -> bool:
@@ -147,6 +159,31 @@ def method_caller(residual: Any, value: Any) -> str:
     return _called(residual, value, kind, *args, **keywords)
 
 
-def _called(residual: Any, value: Any, kind: type, /, *args: Any, **keywords: Any) -> str:
+def reference(residual: Any, value: weakref.ref[Any]) -> str:
+    """A weak reference; one with a callback is an object of its own."""
+    return _again(residual, value) or _called(residual, value, weakref.ref, value())
+
+
+def as_it_is(residual: Any, value: Any) -> str:
+    """A function or class that was there before the call; what stands for a function of Python's library during capture is made as that."""
+    made = _again(residual, value)
+    if (
+        made is None
+        and str(getattr(value, "__module__", "")).startswith(_FRONTEND)
+        and isinstance(value, types.FunctionType)
+    ):
+        raise Unsupported(
+            f"a function that stands for one of Python's library ({value.__qualname__}) is returned or stored"
+        )
+    return residual.emit.constant(value, getattr(value, "__name__", "obj")) if made is None else made
+
+
+def _again(residual: Any, value: Any) -> str | None:
+    """Made by its recipe, where it has one."""
+    recipe = residual.vm.recipes.get(id(value))
+    return None if recipe is None else _called(residual, value, recipe[0], *recipe[1], **recipe[2])
+
+
+def _called(residual: Any, value: Any, kind: Any, /, *args: Any, **keywords: Any) -> str:
     parts = [*map(residual.value, args), *(f"{k}={residual.value(v)}" for k, v in keywords.items())]
     return str(residual._fresh(value, f"{residual.emit.constant(kind, kind.__name__)}({', '.join(parts)})"))

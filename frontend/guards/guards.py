@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 
 from ..errors import SourceLine, Unsupported
-from ..values.kinds import isinstance
+from ..values.kinds import HEAP_TYPE, isinstance
 from .emitter import MISS, Emitter, MissIf, with_few_locals
 from .nans import Nans
 from .recompile_reason import Miss, first_miss, nothing, show
@@ -139,11 +140,35 @@ def _refuses(value: Any, refuse: Callable[[Any, str], None]) -> bool:
     return False
 
 
+@dataclass(frozen=True, eq=False)
+class Weakly:
+    """An object that a guard expects and does not keep alive: the program may ask whether it is still there."""
+
+    reference: Any
+
+
+def _may_end(value: Any) -> bool:
+    """Whether the value is an object of a class of the program's that can be referred to weakly."""
+    kind = type(value)
+    ends = kind.__flags__ & HEAP_TYPE and kind.__weakrefoffset__ != 0
+    return bool(ends) and not isinstance(value, type | nn.Module | torch.Tensor)
+
+
+def _is(emit: Emitter, source: Source, expected: Any) -> str:
+    if isinstance(expected, Weakly):  # the reference gives None where the object has ended
+        return f"{emit.constant(expected.reference, 'reference')}() is {emit.inline(source)} is not None"
+    return f"{emit.inline(source)} is {emit.constant(expected, getattr(expected, '__name__', 'obj'))}"
+
+
+def _now(expected: Any) -> Any:
+    return expected.reference() if isinstance(expected, Weakly) else expected
+
+
 _KINDS: dict[str, _Kind] = {
     "is": _Kind(
-        lambda emit, source, obj: f"{emit.inline(source)} is {emit.constant(obj, getattr(obj, '__name__', 'obj'))}",
-        operator.is_,
-        lambda obj: f"the same object as at capture, {show(obj)}",
+        _is,
+        lambda value, expected: value is _now(expected) and (value is not None or not isinstance(expected, Weakly)),
+        lambda expected: f"the same object as at capture, {show(_now(expected))}",
         show,
     ),
     "equals": _Kind(_equals, indistinguishable, show, show),
@@ -234,6 +259,7 @@ class GuardSet:
         token = expected if kind in ("missing", "contains", "no attribute", "other") else None
         key = (kind, source, token)
         if key not in self.parts:
+            expected = Weakly(weakref.ref(expected)) if kind == "is" and _may_end(expected) else expected
             self.parts[key] = Guard(kind, source, expected, self.where() if self.where is not None else None)
             if kind == "keys" or kind == "equals" and type(expected) not in _EQUAL_THEMSELVES:
                 for relation in self._nans.relations(kind, source, expected):

@@ -85,6 +85,10 @@ def _tuple_subclass(vm: Interpreter, value: Any, source: Source) -> Any:
         vm.user.track(value, value, source)
         vm.user.opaque[id(value)] = source.name()
         return value
+    if kind.__module__ == "sys":  # there is one of each (sys.flags), and no other can be made
+        vm.guards.add("is", source, value)
+        vm.user.track(value, value, source)
+        return value
     vm.guards.add("length", source, len(value))
     items = [vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value)]
     # Structure sequences (torch.return_types) are made by calling their type, subclasses of Python's need not be.

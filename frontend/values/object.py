@@ -171,6 +171,8 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
     if owner is None or _is_data_descriptor(meta) or name in _ANSWERED_BY_TYPE:
         if isinstance(meta, types.FunctionType):
             return types.MethodType(meta, cls)
+        if (own := _own_get(vm, meta)) is not None:
+            return vm.call(own, (meta, cls, type(cls)), {})
         getter = meta.fget if isinstance(meta, property) else None
         known = row_of(getter) is not None or not vm.is_library(type(cls).__module__)
         if known and isinstance(getter, types.FunctionType):
@@ -187,6 +189,8 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
         if name in ("__name__", "__qualname__") and can_change(cls) and not vm.is_library(cls.__module__):
             vm.guards.add("equals", Attr(Const(cls, value), name), value)
         return value
+    if (own := _own_get(vm, raw)) is not None:
+        return vm.call(own, (raw, None, cls), {})
     if isinstance(raw, staticmethod):
         return raw.__func__
     if isinstance(raw, classmethod):
@@ -194,9 +198,6 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
     if isinstance(raw, types.FunctionType | property):
         return raw
     if _has(raw, "__get__"):
-        getter = find_method(type(raw), "__get__")
-        if getter is not None and not vm.is_library(getter.__module__):
-            return vm.call(getter, (raw, None, cls), {})
         return vm.native(getattr, cls, name)
     return wrap_class_value(vm, raw, owner, name)
 
@@ -228,6 +229,8 @@ def bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str,
     """What reading class attribute `raw` through an instance gives."""
     if type(raw) is types.FunctionType:
         return raw if is_class else types.MethodType(raw, obj)
+    if (own := _own_get(vm, raw)) is not None:
+        return vm.call(own, (raw, None if is_class else obj, cls), {})
     if isinstance(raw, staticmethod):
         return raw.__func__
     if isinstance(raw, classmethod):
@@ -255,6 +258,12 @@ def bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str,
         # What a stand-in holds is on the stack already.
         return value if known is None or known.real is not obj else vm.user.wrap(value, Attr(known.source, name))
     return wrap_class_value(vm, raw, owner, name)
+
+
+def _own_get(vm: Interpreter, raw: Any) -> Any:
+    """The `__get__` of a class of the program's, which may derive from one of Python's descriptors; None where there is none."""
+    getter = find_method(type(raw), "__get__")
+    return None if getter is None or vm.is_library(getter.__module__) else getter
 
 
 def is_data_descriptor(cls: type, name: str) -> bool:
@@ -493,7 +502,7 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
 def _by_descriptor(vm: Interpreter, obj: Any, raw: Any, name: str, words: tuple[str, str], *value: Any) -> bool:
     """Whether Python code of the class's own stores or deletes the attribute: it has done so."""
     part, special = words
-    if isinstance(raw, property):
+    if isinstance(raw, property) and find_method(type(raw), special) is None:
         function = getattr(raw, part)
         if function is None:  # in CPython's words, which depend on what the property knows of its name
             vm.native(raw.__set__ if value else raw.__delete__, obj, *value)

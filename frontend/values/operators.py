@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import defaultdict, deque
 from typing import Any
@@ -63,6 +64,7 @@ UNARY: dict[str, tuple[Any, str]] = {
 # Exactly of these types, so that nothing of the program's runs, no symbol is among them, and nothing has to be looked into.
 _NUMBERS = frozenset([int, float, bool])
 _PLAIN = _NUMBERS | {str, type(None)}
+_KEYS = type(functools.cmp_to_key(operator.sub))  # of the keys, too: compared, they call the program
 
 
 def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
@@ -184,6 +186,8 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         # torch compares its symbolic truths with nothing else; compared they are known.
         left, right = (vm.truth(value) if type(value) is torch.SymBool else value for value in (left, right))
         return vm.native(function, left, right)
+    if _KEYS in (type(left), type(right)):
+        raise GraphBreak("keys that functools.cmp_to_key has made before are compared")
     asked = (method, "__eq__") if symbol == "!=" else (method,)
     answers = (reflected, "__eq__") if symbol == "!=" else (reflected,)
     if is_written_in_python(left, *asked) or is_written_in_python(right, *answers):

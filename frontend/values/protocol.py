@@ -23,6 +23,7 @@ from ..state import Interpreter
 from . import object as objects
 from .identity import Identity
 from .kinds import isinstance
+from .text import Text
 
 __all__ = [
     "answered",
@@ -73,7 +74,7 @@ def _is_count(vm: Interpreter, result: Any) -> bool:
 # The types of results that built-ins return as they are.
 _ANSWERS: dict[Any, tuple[type, ...]] = {
     **dict.fromkeys((int, operator.index, len, operator.length_hint), (int, torch.SymInt)),
-    **dict.fromkeys((str, repr, format), (str,)),
+    **dict.fromkeys((str, repr, format), (str, Text)),
     float: (float, torch.SymFloat),
     complex: (complex,),
     bool: (bool, torch.SymBool),

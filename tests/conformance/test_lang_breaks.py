@@ -670,5 +670,37 @@ def warnings_in_order(x):
     return x + 1
 
 
+@case(lambda: (t(), [3, 1, 2]), lambda: (t(4.0), [2, 1]), lambda: (t(), [1, "a"]), graphs="breaks")
+def keys_made_by_a_comparison(x, items):
+    """What stands for `cmp_to_key` during capture is that behind a break, and so are its keys."""
+    backwards = functools.cmp_to_key(lambda a, b: b - a)
+    first = backwards(items[0])
+    print("between")
+    found = sorted(items, key=backwards)
+    print("again")
+    return x, found, max(items, key=backwards), first < backwards(items[1]), backwards(1) > backwards(2)
+
+
+class Meter:
+    """Its text has numbers of tensors in it."""
+
+    def __init__(self, v):
+        self.v = v
+
+    def __str__(self):
+        return f"mean {self.v}"
+
+    __repr__ = __str__
+
+    def __format__(self, spec):
+        return f"<{self.v}{spec}>"
+
+
+@case(graphs="breaks")
+def texts_of_objects_in_texts(x):
+    meter = Meter(x.sum())
+    return x, str(meter), f"{meter}", f"{meter!r}", f"{meter:a}", "%s" % meter, "{:b}".format(meter), f"{[meter]}"
+
+
 test_breaks = case.tests()
 test_breaks_whole = case.whole()

@@ -17,6 +17,7 @@ import pathlib
 import random
 import re
 import string
+import sys
 import textwrap
 import threading
 import time
@@ -26,8 +27,11 @@ import warnings
 import weakref
 from typing import Any, Optional, Protocol, TypedDict, Union, runtime_checkable
 
+import pytest
 import torch
 from cases import case, t
+
+from intarsia.frontend.runtime.callable import compile_callable
 
 # ---- math ----
 
@@ -534,6 +538,42 @@ def test_logging(x):
     if _log.isEnabledFor(logging.CRITICAL):
         x = x + 1
     return x * 2, logging.getLevelName(20)
+
+
+_unset = contextvars.ContextVar("_unset")
+
+
+def _with_unset(value):
+    """The variable without a value where `value` is None."""
+    context = contextvars.Context()
+    if value is not None:
+        context.run(_unset.set, value)
+    return context
+
+
+@pytest.mark.parametrize("order", ["none first", "value first"])
+def test_context_variable_without_a_value(order):
+    def function(x):
+        try:
+            level = _unset.get()
+        except LookupError:
+            level = -1
+        return x + level, _unset.get(None), _unset.get("default")
+
+    values = [None, 1, 2, None, "a"]
+    fast, x = compile_callable(function, backend=lambda module, inputs: module.forward, on_error="raise"), t()
+    for value in values if order == "none first" else values[::-1]:
+        if value == "a":
+            continue
+        want, got = (_with_unset(value).run(f, x) for f in (function, fast))
+        assert torch.equal(want[0], got[0]) and want[1:] == got[1:]
+
+
+@case(lambda: (t(2),))
+def test_what_sys_has_one_of(x):
+    """Structures of which no other can be made."""
+    newer = sys.version_info >= (3, 11)
+    return x + newer, sys.version_info.major, sys.version_info[:1], sys.float_info.max, sys.hash_info.width
 
 
 _level = contextvars.ContextVar("_level", default=2)

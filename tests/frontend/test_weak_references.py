@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -337,3 +338,41 @@ def test_variables_that_are_deleted_behind_a_break(capsys: pytest.CaptureFixture
         function, _ = compiled(program)
         for _ in range(3):
             assert function(X) == program(X)
+
+
+# ---- callbacks, and what is found by what it refers to ----
+
+
+class Registry:
+    """Knows objects weakly, by a callback of its own."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, Any] = {}
+        self.ended: list[str] = []
+
+    def add(self, name: str, value: Any) -> int:
+        self.items[name] = weakref.ref(value, lambda _: self.ended.append(name))
+        return len(self.items)
+
+
+def registered(x: Tensor, registry: Registry, table: Any, live: Any, name: str, value: Any) -> Any:
+    table[value] = table.get(value, 0) + 1
+    live.add(value)
+    return x + registry.add(name, value), table[value], len(table), len(live), value in live
+
+
+@pytest.mark.parametrize("order", ["aabab", "abcab", "aaaa", "abab"])
+def test_callbacks_of_what_the_caller_lets_go_of(order: str) -> None:
+    accounts = []
+    for target in (registered, compiled(registered)[0]):
+        registry, table, live = Registry(), weakref.WeakKeyDictionary[Made, int](), weakref.WeakSet[Made]()
+        made = {name: Made() for name in "abc"}
+        seen = []
+        for step, name in enumerate(order):
+            seen.append([*map(str, target(X, registry, table, live, name, made.setdefault(name, Made())))])
+            if step % 2:
+                del made[name]
+                gc.collect()  # of what a capture that broke has left
+                seen.append([str(len(table)), str(len(live)), *registry.ended])
+        accounts.append(seen)
+    assert accounts[0] == accounts[1]
