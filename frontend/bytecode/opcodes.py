@@ -13,9 +13,9 @@ from ..errors import Unsupported
 from ..state import Interpreter
 from . import control_opcodes, coroutine, data_opcodes, name_opcodes
 from .frame import Frame
-from .instruction import cell_twins, disassemble, per_code
+from .instruction import Instruction, cell_twins, disassemble, per_code
 
-__all__ = ["HANDLERS", "NOT_CAPTURED", "steps_of"]
+__all__ = ["ALL", "HANDLERS", "NOT_CAPTURED", "steps_of"]
 
 HANDLERS: dict[str, Callable[[Interpreter, Frame, Any], str | None]] = {
     name: handler
@@ -54,16 +54,28 @@ def steps_of(code: types.CodeType) -> tuple[tuple[Callable[..., Any], Any, int],
     steps = []
     for at, ins in enumerate(program.instructions):
         handler = HANDLERS.get(ins.op)
-        touched = 0 if ins.op in _MOVES else (operand_count(ins) or _ALL)
+        touched = 0 if ins.op in _MOVES else _looked_at(ins)
         if ins.op == "LIST_APPEND":
             touched = 1  # the list itself may stay unread
         elif ins.op in ("BUILD_TUPLE", "BUILD_LIST") and program.instructions[at + 1].op == "RETURN_VALUE":
             touched = 0  # arguments that are only returned; frames below the first have none
-        steps.append((handler, ins.arg, touched) if handler is not None else (_unsupported, ins.op, _ALL))
+        steps.append((handler, ins.arg, touched) if handler is not None else (_unsupported, ins.op, ALL))
     return tuple(steps)
 
 
-_ALL = 1 << 30
+def _looked_at(ins: Instruction) -> int:
+    """How many operands from the top an instruction looks at: `ALL` where that is not known."""
+    if ins.op in ("BUILD_TUPLE", "BUILD_LIST"):
+        return int(ins.arg)
+    if ins.op == "BUILD_CONST_KEY_MAP":
+        return int(ins.arg) + 1
+    if ins.op == "MAKE_FUNCTION":  # the code, and a value for each bit: defaults, annotations, closure
+        return 1 + int(ins.arg or 0).bit_count()
+    count = operand_count(ins)
+    return ALL if count is None else count
+
+
+ALL = 1 << 30
 # Instructions that move values without looking at them: arguments that were not read yet stay so.
 _MOVES = frozenset(
     """

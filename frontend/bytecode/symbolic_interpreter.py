@@ -61,7 +61,7 @@ from . import closing, exceptions
 from .coroutine import suspended_kind
 from .frame import Frame, Lasti
 from .generator import InterpretedGenerator
-from .opcodes import steps_of
+from .opcodes import ALL, steps_of
 
 __all__ = ["SymbolicInterpreter"]
 
@@ -273,7 +273,8 @@ class SymbolicInterpreter:
         stack = frame.stack
         if _LAZY.isdisjoint(map(type, stack[-count:])):
             return
-        lazy = (Unread,) if type(arg) is tuple else _LAZY  # of a call dispatch says who looks at methods
+        # Who looks at methods: of a call dispatch says so, and what takes no known operands takes none of an outer call.
+        lazy = (Unread,) if type(arg) is tuple or count == ALL else _LAZY
         start = max(len(stack) - count, 0)
         unread = [at for at, value in enumerate(stack[-count:], start) if type(value) in lazy]
         if unread and type(arg) is tuple and breaks_at_once(stack[start : start + 2]):
