@@ -21,7 +21,7 @@ from ..errors import GraphBreak, SourceLine
 from ..guards.checks import SizeCheck
 from ..guards.emitter import Statement
 from ..guards.source import Arg, Computed, Fetch, Item, Number, Place, SizeExpression, Source
-from ..state import Interpreter
+from ..state import ASSERTED, Interpreter
 from ..torch_private.fake import fake_tensor
 from ..torch_private.symbols import hint_of, int_bounds, symbolic_float, symbolic_int
 from ..values.kinds import isinstance
@@ -394,12 +394,12 @@ class Dynamic:
                 return self.float_of(value, Computed(function, tuple(map(self.source_of, args))))
         if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):
             return self.whole(args[0], function)
-        domain = domain_of(function, args)
-        if type(domain) is torch.SymBool:
-            self.vm.truth(domain)
         value = call_with_symbols(function, args, kwargs, self.vm.methods.repeats())
         if self.vm.out.read.is_read_float(value) and self.may_be_late() and self._late is not None:
-            return self._late.of_integers(function, args, kwargs)
+            return self._late.of_integers(function, args, kwargs)  # which checks that Python refuses none
+        domain = domain_of(function, args)
+        if type(domain) is torch.SymBool:
+            self.vm.decision(domain, ASSERTED)
         return self.vm.out.read.no_float(value)
 
     def whole(self, value: Any, function: Any = int) -> Any:

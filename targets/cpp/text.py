@@ -74,7 +74,12 @@ def _float(value: float, suffix: str) -> str:
     return f"({text}{suffix})" if value < 0 else text + suffix
 
 
-_INDEX = IndexSyntax("C++", ("/", "%"), ("im::index_div", "im::index_mod", "im::index_max", "im::index_min"))
+_INDEX = IndexSyntax(
+    "C++",
+    ("/", "%"),
+    ("im::index_div", "im::index_mod", "im::index_max", "im::index_min"),
+    ("im::quotient", "im::remainder"),
+)
 
 
 def cpp_index(value: Dim) -> str:

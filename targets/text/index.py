@@ -18,12 +18,15 @@ class IndexSyntax:
         language: its name, for messages.
         signs: of division and remainder.
         functions: names of division, remainder, maximum and minimum.
+        by_numbers: in the place of the signs, where the divisor is no constant: a number that the program reads may be
+            zero, at which a processor stops the process. What such a division gives is thrown away (a check fails).
         name: the text of a variable, and whether it can stand as a factor.
     """
 
     language: str
     signs: tuple[str, str]
     functions: tuple[str, str, str, str]
+    by_numbers: tuple[str, str] | None = None
     name: Callable[[str], tuple[str, bool]] = lambda name: (name, True)
 
     def text(self, value: Dim, binding: int = 0) -> str:
@@ -59,7 +62,9 @@ class IndexSyntax:
             case FloorDiv() | Mod():
                 base, divisor = e.args
                 kind = 0 if isinstance(e, FloorDiv) else 1
-                if base.is_nonnegative and divisor.is_nonnegative:
+                if self.by_numbers and base.is_nonnegative and divisor.is_nonnegative and not divisor.is_Integer:
+                    text, strength = f"{self.by_numbers[kind]}({self.text(base)}, {self.text(divisor)})", 2
+                elif base.is_nonnegative and divisor.is_nonnegative:
                     text, strength = f"{self.text(base, 2)} {self.signs[kind]} {self.text(divisor, 2)}", 1
                     if binding == 1:
                         text, strength = f"({text})", 2

@@ -12,8 +12,14 @@
 
 namespace intarsia {
 
+// Indices by numbers of which a program's own may be zero: 0 then, instead of a signal that ends the process.
+IM_FN int64_t quotient(int64_t a, int64_t b) { return b != 0 ? a / b : 0; }
+IM_FN int64_t remainder(int64_t a, int64_t b) { return b != 0 ? a % b : 0; }
+
 // Python's // and % on indices that may be negative.
-IM_FN int64_t index_div(int64_t a, int64_t b) { return a / b - ((a % b != 0) & ((a < 0) != (b < 0))); }
+IM_FN int64_t index_div(int64_t a, int64_t b) {
+  return quotient(a, b) - ((remainder(a, b) != 0) & ((a < 0) != (b < 0)));
+}
 IM_FN int64_t index_mod(int64_t a, int64_t b) { return a - index_div(a, b) * b; }
 IM_FN int64_t index_min(int64_t a, int64_t b) { return a < b ? a : b; }
 IM_FN int64_t index_max(int64_t a, int64_t b) { return a > b ? a : b; }
