@@ -108,4 +108,4 @@ def index_text(value: Dim, names: dict[str, str]) -> str:
         text = names.get(symbol, symbol)
         return text, is_simple(text)
 
-    return IndexSyntax("Triton", ("//", "%"), ("floordiv", "mod", "tl.maximum", "tl.minimum"), name).text(value)
+    return IndexSyntax("Triton", ("//", "%"), ("floordiv", "mod", "tl.maximum", "tl.minimum"), name=name).text(value)
