@@ -15,11 +15,13 @@ from ..errors import GraphBreak
 from ..graph.aside import storage_of
 from ..graph.read_sizes import resizes
 from ..graph.sym_nodes import check_relation
+from ..guards.sameness import is_numpy_number
 from ..guards.source import Attr, Const
 from ..state import ASSERTED, Interpreter
 from ..torch_private.dtensor import is_composite
-from ..torch_private.fake import is_fake
+from ..torch_private.fake import is_fake, real_tensors
 from ..torch_private.functions import ASSERT_ASYNC, CHECK_TENSOR_ALL, CHECK_WITH
+from ..torch_private.symbols import hint_of
 from ..values import operators
 from ..values.kinds import SYMBOLIC, isinstance
 from . import contexts
@@ -198,7 +200,11 @@ def data_of_numbers(function: Any) -> Any:
         if isinstance(data, torch.SymFloat | torch.SymInt) and len(args) < 2 and not kwargs.keys() - _OF_DATA:
             settings = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
             return torch_call(vm, torch.full, ((), data), settings)
-        return torch_call(vm, function, *pytree.tree_map(_known_number, (args, kwargs)))
+        args, kwargs = pytree.tree_map(_known_number, (args, kwargs))
+        if len(args) < 2 and kwargs.get("dtype") is None and any(map(is_numpy_number, pytree.tree_leaves(data))):
+            with real_tensors():  # the graph is given Python's numbers for NumPy's, which have a type of their own
+                kwargs["dtype"] = torch.tensor(pytree.tree_map(hint_of, data)).dtype
+        return torch_call(vm, function, args, kwargs)
 
     return apply
 

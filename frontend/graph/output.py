@@ -505,6 +505,8 @@ class OutputGraph:
 
     def _emit(self, op: str, target: Any, args: Any, kwargs: Any, example: Any, rebind: bool = True) -> fx.Node:
         self.size += 1
+        if target is operator.pow and str(args[0])[0] == "-":  # fx writes `-1 ** k`, which is `-(1 ** k)`
+            target = torch.pow if isinstance(example, Tensor) else pow
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
         node.meta.update(example_value=example, stack_trace=self._trace())
         node.meta[GRAD_MODE] = torch.is_grad_enabled()

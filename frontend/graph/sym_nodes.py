@@ -123,8 +123,8 @@ class SymNodes:
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "Add": (operator.add, torch.add),
     "Mul": (operator.mul, torch.mul),
-    "Pow": (operator.pow, None),
-    "PowByNatural": (operator.pow, None),
+    "Pow": (pow, None),  # of `operator.pow` fx writes `-1 ** k`, which is `-(1 ** k)`
+    "PowByNatural": (pow, None),
     "FloorDiv": (operator.floordiv, None),
     "CleanDiv": (operator.floordiv, None),
     "Mod": (operator.mod, None),
@@ -134,7 +134,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "ToFloat": (torch.sym_float, lambda x: x),
     "IntTrueDiv": (operator.truediv, torch.div),
     "FloatTrueDiv": (operator.truediv, torch.div),
-    "FloatPow": (operator.pow, torch.pow),
+    "FloatPow": (pow, torch.pow),
     "TruncToInt": (math.trunc, None),
     "FloorToInt": (math.floor, None),
     "CeilToInt": (math.ceil, None),
@@ -268,4 +268,4 @@ def concrete(value: Any) -> Any:
 _REFUSED = (ArithmeticError, ValueError)
 _QUOTIENTS = {getattr(operator, f"{i}{name}") for i in ("", "i") for name in ("truediv", "floordiv", "mod")}
 _SHIFTS = {operator.lshift, operator.rshift, operator.ilshift, operator.irshift}
-_PARTIAL = _QUOTIENTS | _SHIFTS | {operator.pow, operator.ipow}  # refuse some numbers
+_PARTIAL = _QUOTIENTS | _SHIFTS | {operator.pow, operator.ipow, pow}  # refuse some numbers

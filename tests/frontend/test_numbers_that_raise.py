@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -141,3 +142,40 @@ def test_numbers_in_tensors_have_no_dimensions() -> None:
         for kind in (torch.float32, torch.int64):
             x = torch.ones(3, dtype=kind)
             assert outcome(fast, x, given) == outcome(f, x, given)
+
+
+POWERS: dict[str, Callable[..., Any]] = {
+    "sign": lambda x, k: x * (-1) ** k,
+    "of a size": lambda x, k: x * (-1) ** x.shape[0],
+    "tensor": lambda x, k: (-1.0) ** torch.arange(x.shape[0]) * x,
+    "wide": lambda x, k: (-3) ** torch.arange(4) + k,
+    "positive": lambda x, k: x * 2**k + (-x) ** k,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "auto"])
+@pytest.mark.parametrize("name", POWERS)
+def test_powers_of_negative_numbers(name: str, backend: str) -> None:
+    intarsia.reset()
+    fast = intarsia.compile(POWERS[name], backend=backend)
+    for k in (3, 4, 5, 6):
+        assert outcome(fast, torch.ones(k), k) == outcome(POWERS[name], torch.ones(k), k), (name, k)
+
+
+MADE: dict[str, Callable[..., Any]] = {
+    "tensor": lambda k: torch.tensor(k),
+    "list": lambda k: torch.tensor([1.0, k]),
+    "as_tensor": lambda k: torch.as_tensor(k),
+    "dtype": lambda k: torch.tensor(k, dtype=torch.float16),
+    "inside": lambda k: torch.tensor((np.float64(1), 2)) + torch.tensor(np.int32(3)) + k,
+    "sum": lambda k: torch.tensor(k * 2 + 1),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_tensors_of_numpy_numbers_have_their_type(name: str) -> None:
+    intarsia.reset()
+    fast = intarsia.compile(MADE[name], backend="eager")
+    for k in (np.float64(2.5), np.float64(3.5), 1.5, 2, np.int32(2), np.float32(2.5), np.int64(3)):
+        found, wanted = fast(k), MADE[name](k)
+        assert found.dtype == wanted.dtype and torch.equal(found, wanted), (name, k)
