@@ -508,8 +508,7 @@ class OutputGraph:
         if target is operator.pow and str(args[0])[0] == "-":  # fx writes `-1 ** k`, which is `-(1 ** k)`
             target = torch.pow if isinstance(example, Tensor) else pow
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
-        node.meta.update(example_value=example, stack_trace=self._trace())
-        node.meta[GRAD_MODE] = torch.is_grad_enabled()
+        node.meta |= {"example_value": example, "stack_trace": self._trace(), GRAD_MODE: torch.is_grad_enabled()}
         if self._again is not None:
             node.meta[RECOMPUTE] = self._again
         if self._first is None:
