@@ -23,6 +23,7 @@ from ..bytecode.liveness import live_names
 from ..bytecode.opcodes import HANDLERS, steps_of
 from ..calls.registry import row_of
 from ..errors import CaptureError, UserRaise
+from ..graph.aside import storage_of
 from ..guards.sameness import indistinguishable
 from ..state import Interpreter
 from ..values.constant import has_identity, is_constant
@@ -66,9 +67,26 @@ _BUILTINS += (format, str, repr)
 # Methods of Python's own classes that only answer, and those that change a container, which has to be the side's own.
 _ANSWERING = (*(m for cls in (str, int, float, tuple, range, frozenset) for m in vars(cls).values() if callable(m)),)
 _ANSWERING += (dict.get, dict.keys, dict.values, dict.items, dict.copy, list.copy, list.index, list.count)
-_CHANGING = (list.append, list.extend, list.insert, list.pop, list.reverse, dict.setdefault, dict.update, dict.pop)
+_CHANGING: tuple[Any, ...] = (
+    list.append,
+    list.extend,
+    list.insert,
+    list.pop,
+    list.reverse,
+    dict.setdefault,
+    dict.update,
+    dict.pop,
+)
+_CHANGING += (set.add, set.pop, set.discard, set.update)
 _WARNS: tuple[Any, ...] = (warnings.warn, warnings.warn_explicit, logging.warning, logging.error)
 _WARNS += (logging.Logger.warning, logging.Logger.error)
+# Methods that write numbers to a tensor, and do nothing else.
+_WRITES = frozenset(
+    """
+    abs_ add_ addcdiv_ addcmul_ clamp_ clamp_max_ clamp_min_ clip_ copy_ div_ exp_ expm1_ fill_ floor_ lerp_ log_ masked_fill_ mul_ neg_
+    pow_ reciprocal_ relu_ round_ rsqrt_ sigmoid_ sqrt_ square_ sub_ tanh_ zero_
+    """.split()  # noqa: SIM905
+)
 # Python functions of torch's that have rules, and only answer.
 _ANSWERS = (torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_compiling, torch.is_tensor)
 _FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -95,6 +113,7 @@ class Side:
         self.vm, self.frame = vm, frame
         self.iterators: list[Any] = []
         self.made: list[Any] = []  # containers
+        self.last = next(iter(reversed(vm.out.graph.nodes)), None)  # in front of the side
         self.unlikely = False  # whether it has come to a warning, or to what raises
         self.flags: list[Tensor] = []  # each true where a check has failed
 
@@ -108,7 +127,9 @@ class Side:
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
         """The result of a call. Raises Prevented before one that may do more than compute."""
         plain, owner = _unbound(function)
-        if plain not in _CHANGING or not any((args[0] if owner is None else owner) is own for own in self.made):
+        if self.writes_own(function):
+            pass
+        elif plain not in _CHANGING or not any((args[0] if owner is None else owner) is own for own in self.made):
             self.check(plain)
         if type(function) is not types.FunctionType:  # those take items by instructions
             for value in (*args, *kwargs.values()):
@@ -125,6 +146,23 @@ class Side:
         if plain in (list, dict, dict.copy, list.copy):
             self.made.append(result)
         return result
+
+    def writes_own(self, function: Any) -> bool:
+        """Whether it is a method that writes to memory which the side has made, in eager too."""
+        if type(function) is not TensorMethod or function.__name__ not in _WRITES:
+            return False
+        memory = storage_of(function.__self__)
+        if self.vm.branches.choices.is_one_of(function.__self__):
+            return False
+        inside, made = self.last is None, False
+        for node in self.vm.out.graph.nodes:
+            value = node.meta.get("example_value")
+            if isinstance(value, Tensor) and storage_of(value) == memory:
+                if not inside or not node.op.startswith("call"):
+                    return False
+                made = True
+            inside = inside or node is self.last
+        return made
 
     def check_items(self, value: Any) -> None:
         """Raises Prevented where taking items of a value would be seen outside of the side."""
@@ -236,7 +274,7 @@ def _made(name: str, vm: Interpreter, frame: Frame, arg: Any) -> None:
 
 
 _CHECKED = {"GET_ITER": _iterated, "STORE_DEREF": _stored}
-_CHECKED |= {name: partial(_made, name) for name in ("BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP")}
+_CHECKED |= {name: partial(_made, name) for name in ("BUILD_LIST", "BUILD_SET", "BUILD_MAP", "BUILD_CONST_KEY_MAP")}
 
 
 @dataclass
