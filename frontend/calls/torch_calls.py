@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -15,6 +16,7 @@ from ..errors import GraphBreak, Unsupported
 from ..foreign.packed import with_numbers
 from ..guards import process_state
 from ..state import Interpreter
+from ..subclasses import jagged
 from ..torch_private.dispatch import device_constructors
 from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance
@@ -69,6 +71,10 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
         )
     if name == "_transformer_encoder_layer_fwd" and any(torch.is_autocast_enabled(d) for d in _devices(args)):
         raise GraphBreak(f"{name} under autocast casts inside of its own kernels, which no operator of a graph does")
+    if function is F.scaled_dot_product_attention and len(args) > 2:
+        made = jagged.attention(vm, *args, **kwargs)
+        if made is not NotImplemented:
+            return made
     if vm.foreign.among((args, kwargs)):
         return vm.out.call_function(function, tuple(map(vm.materialize, args)), kwargs)
     check_torch_state(name)

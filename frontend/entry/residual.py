@@ -36,6 +36,7 @@ from ..state import Interpreter
 from ..subclasses.wrappers import counted_versions, handed_out
 from ..torch_private.dtensor import is_composite, is_fact
 from ..torch_private.symbols import is_unknown, python_text
+from ..torch_private.wrapped import is_ragged
 from ..transforms.rules import Linear, Pullback, Transformed
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import GlobalsDict, InstanceDict, LazyDict, Shadow
@@ -255,8 +256,7 @@ class Residual:
         if (foreign := self.vm.foreign.of(tensor)) is not None:
             return given_out(self, foreign)
         if is_composite(tensor):
-            source = self.vm.user.source_of(tensor)
-            if source is not None:
+            if (source := self.vm.user.source_of(tensor)) is not None:
                 return self.emit.fetch(source)
             if (base := tensor._base) is not None and self.vm.user.source_of(base) is not None:
                 return self._named(tensor, view_of_wrapper(self.views, tensor))
@@ -289,10 +289,12 @@ class Residual:
 
     def base(self, tensor: Tensor) -> str:
         """An input, or a result of the graph's own even if it is a view of something."""
-        given = id(tensor) in self.vm.out.inputs or is_composite(tensor)
-        return self._plain(tensor) if given else f"out{self._place(tensor)}"
+        plain = id(tensor) in self.vm.out.inputs or is_composite(tensor)
+        return self._plain(tensor) if plain else f"out{self._place(tensor)}"
 
     def _symbolic(self, value: Any) -> str:
+        if is_ragged(value):
+            raise Unsupported("the ragged size of a jagged tensor is given out")
         expr = value.node.expr
         if expr.is_number:
             return self.emit.literal(value.node.pytype(expr))

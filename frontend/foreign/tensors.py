@@ -17,7 +17,7 @@ from ..errors import Unsupported
 from ..guards.source import Fetch, Item, Source
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
-from ..torch_private.foreign.parts import is_foreign, parts_of, structure_of, whole
+from ..torch_private.foreign.parts import is_foreign, noted, parts_of, structure_of, whole
 from ..torch_private.functions import as_class
 from ..values.kinds import tensors_in
 from . import examples
@@ -126,7 +126,7 @@ class _Facts:
 
 def _parts_with_gradients(value: Tensor) -> list[Tensor]:
     if not value.requires_grad:
-        return parts_of(value)
+        return noted(value, parts_of(value))
     with torch.enable_grad():
         return parts_of(value)
 

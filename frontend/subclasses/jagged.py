@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..state import Interpreter
-from ..torch_private.wrapped import is_jagged
+from ..torch_private.wrapped import again, is_jagged, math_attention
 
-__all__ = ["unbind"]
+__all__ = ["attention", "row", "unbind"]
 
 
 def unbind(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -21,3 +22,78 @@ def unbind(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     values, offsets = (vm.out.call_method(name, (tensor,), {}) for name in ("values", "offsets"))
     lengths = vm.call_tensor_method(vm.out.call_method("diff", (offsets,), {}), "tolist", (), {})
     return vm.out.call_function(torch.split, (values, vm.materialize(lengths), tensor._ragged_idx - 1), {})  # type: ignore[attr-defined]
+
+
+def row(vm: Interpreter, tensor: Tensor, key: Any) -> Any:
+    """`tensor[key]` of a number, which is one of the rows; NotImplemented for other keys."""
+    if type(key) is not int or not is_jagged(type(tensor)) or tensor._lengths is not None:  # type: ignore[attr-defined]
+        return NotImplemented
+    count = tensor.shape[0]
+    if not -count <= key < count:
+        return NotImplemented
+    return unbind(vm, tensor)[key]
+
+
+def attention(vm: Interpreter, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attention of each query to the keys of its row: eager's mathematical one. NotImplemented where eager takes another, or none."""
+    options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
+    given = [query, key, value]
+    if not all(is_jagged(type(each)) for each in given) or not _is_plain(given, options):
+        return NotImplemented
+    longest = []
+    for each in (query, key):
+        lengths = vm.out.call_method("diff", (vm.out.call_method("offsets", (each,), {}),), {})
+        most = vm.out.call_method("max", (lengths,), {})
+        longest.append(vm.materialize(vm.call_tensor_method(most, "item", (), {})))
+    return vm.out.call_function(rows_attend, (query, key, value, *longest, options.get("scale")), {})
+
+
+_OPTIONS = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+
+def _is_plain(given: list[Any], options: dict[str, Any]) -> bool:
+    """Whether eager would compute it by the mathematical kernel for nested tensors."""
+    scale = options.get("scale")
+    if set(options) - set(_OPTIONS) or any(options.get(name) for name in ("dropout_p", "is_causal", "enable_gqa")):
+        return False
+    if options.get("attn_mask") is not None or type(scale) not in (NoneType, int, float) or not math_attention():
+        return False
+    query, key, value = given
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")) or query.device.type != "cpu":
+        return False
+    known = [(each.dim(), each._ragged_idx, each._lengths, each.dtype, each.device) for each in given]
+    if known != [(4, 2, None, query.dtype, query.device)] * 3 or not query.is_floating_point():
+        return False
+    sizes = [(each.shape[0], each.shape[1]) for each in given]
+    if sizes != sizes[:1] * 3 or not all(n > 0 for n in sizes[0]) or query.shape[3] != key.shape[3]:
+        return False
+    if key.shape[2] is not value.shape[2] and key.shape[2] != value.shape[2]:
+        return False
+    return all(each.transpose(1, 2).is_contiguous() for each in given)
+
+
+def rows_attend(query: Any, key: Any, value: Any, most_queries: Any, most_keys: Any, scale: Any) -> Any:
+    """The rows, filled up to the longest one, attend under a mask; what fills them up is left out again."""
+    queries, (keys, of_keys), values = (
+        _filled(query, most_queries)[0],
+        _filled(key, most_keys),
+        _filled(value, most_keys)[0],
+    )
+    empty = of_keys == 0
+    mask = (torch.arange(most_keys, device=keys.device) < of_keys[:, None]) | empty[:, None]
+    factor = query.shape[3] ** -0.5 if scale is None else scale
+    scores = (queries * factor) @ keys.transpose(-2, -1)
+    weights = scores.masked_fill(~mask[:, None, None, :], -torch.inf).softmax(-1)
+    found = (weights @ values).masked_fill(empty[:, None, None, None], 0.0).transpose(1, 2)
+    offsets = query.offsets()
+    places = torch.arange(query.values().shape[1], device=found.device)
+    row = torch.searchsorted(offsets, places, right=True) - 1
+    return again(query, found[row, places - offsets[row]])
+
+
+def _filled(rows: Any, most: Any) -> tuple[Tensor, Tensor]:
+    """Heads of the rows as one plain tensor, as long as the longest; and the lengths."""
+    offsets = rows.offsets()
+    values = rows.values().transpose(0, 1)  # items first
+    places = offsets[:-1, None] + torch.arange(most, device=offsets.device)
+    return values[places.clamp(max=values.shape[0] - 1)].transpose(1, 2), offsets.diff()

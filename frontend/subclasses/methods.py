@@ -300,7 +300,7 @@ class _Seen:
 def of_function(vm: Interpreter, tensor: Tensor, function: Any) -> None:
     """Follow `__torch_function__` of a wrapper tensor's class, where an attribute of the tensor is read."""
     kind, name = type(tensor), "__torch_function__"
-    if vm.overrides.off < 1 and has_function(kind):
+    if vm.overrides.off < 1 and _is_of_program(tensor) and has_function(kind):
         what = f"{name} of {kind.__qualname__}, for {function.__self__.__name__},"
         call = partial(_called, vm, kind, name, function, (kind,))
         vm.overrides.methods.follow((kind, name, function.__self__), what, call, ((tensor,), {}))

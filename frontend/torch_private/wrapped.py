@@ -27,6 +27,7 @@ __all__ = [
     "Taken",
     "TakenOfCaller",
     "Wrapped",
+    "again",
     "count_write",
     "is_held_by_identity",
     "is_jagged",
@@ -35,6 +36,7 @@ __all__ = [
     "is_wrapped",
     "is_wrapper",
     "layout_of",
+    "math_attention",
     "parts_of",
     "prepare_jagged",
     "ragged_sizes",
@@ -76,6 +78,23 @@ _RAGGED = itertools.count(1 << 40)  # numbers that eager's sizes do not come to
 def prepare_jagged() -> None:
     """Make, outside of any fake mode, the tensor by which torch finds its code for jagged tensors."""
     jagged._nt_view_dummy()
+
+
+def math_attention() -> bool:
+    """Whether attention may take its mathematical kernel, the only one that nested tensors on a CPU have."""
+    return torch.backends.cuda.math_sdp_enabled()
+
+
+def again(like: Any, values: Tensor) -> Any:
+    """Attention's result for queries that lie like these, heads first: of values with the items first."""
+    made = jagged.nested_view_from_values_offsets_lengths(
+        values,
+        like.offsets(),
+        lengths=None,
+        min_seqlen=like._maybe_min_seqlen,
+        max_seqlen=like._maybe_max_seqlen,
+    )
+    return made.transpose(1, 2)
 
 
 # What makes jagged tensors: the first functions of lists and of tensors, the others of what these are made of.

@@ -15,6 +15,7 @@ from ..calls.visibility import check_key, check_operands, check_text, check_visi
 from ..errors import GraphBreak, Unsupported
 from ..graph.read_numbers import with_numbers
 from ..state import Interpreter
+from ..subclasses import jagged
 from ..torch_private.symbols import hint_of
 from . import object as objects
 from .constant import is_constant
@@ -322,6 +323,8 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
         rely_on_method(vm, "__getitem__")
         if vm.overrides.concern((obj, key)):
             return vm.overrides.run(operator.getitem, (obj, key), {})
+        if type(key) is int and (found := jagged.row(vm, obj, key)) is not NotImplemented:
+            return found
         part, key = _select_symbols(vm, obj, given := with_numbers(vm, key))
         selected = part is not obj and key == ()  # the key () of the program's own makes another tensor
         made = part if selected else vm.out.call_function(operator.getitem, (part, key), {})

@@ -382,6 +382,28 @@ def test_a_host_program_calls_the_library_itself(mode):
             torch.testing.assert_close(other[1].grad, one[1].grad)
 
 
+def test_a_tensor_whose_parts_are_known_is_not_made_again() -> None:
+    """The very tensor is handed to the call, and not where it has changed hands: another layout, gradients, results."""
+
+    def program(a, x):
+        b = torch.sparse_csr_tensor(a.crow_indices(), a.col_indices(), a.values(), a.shape)
+        return a @ x, a.t() @ x, b, a.to_dense().mul_(2), a.clone()
+
+    fast, log = compiled(program, number_backend)
+    for k in (0, 1, 2):
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                a, x = csr(4, 4, k=k), t(4, 3)
+                want, got = program(a, x), fast(a, x)
+                assert got[2] is not a and got[4] is not a
+                for w, g in zip(want, got, strict=True):
+                    assert g.layout == w.layout
+                    torch.testing.assert_close(g, w)
+                a.values().mul_(3)  # seen by the next call
+                torch.testing.assert_close(fast(a, x)[0], a @ x)
+    assert not log.fallbacks
+
+
 # ---- gradients of the caller's own ----
 
 SPARSE = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from harness import compiled, number_backend
 from torch import Tensor, nn
 from torch.nested import as_nested_tensor, nested_tensor, nested_tensor_from_jagged, to_padded_tensor
@@ -118,6 +119,57 @@ def test_the_whole_road():
             results.append((one, other, [t.grad for t in args[:2]], LINEAR.weight.grad.clone()))
             LINEAR.zero_grad()
         agree(*results)
+
+
+def heads(n):
+    return n.unflatten(-1, (2, 2)).transpose(1, 2)
+
+
+def attended(n):
+    """Attention as a model has it."""
+    q, k, v = heads(NORM(n)), heads(n * 2), heads(n)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2) + n
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        attended,
+        lambda n: F.scaled_dot_product_attention(heads(n), heads(n), heads(n), scale=0.3).transpose(1, 2),
+        lambda n: (attended(n).to_padded_tensor(0.0), n.shape == (n * 2).shape),
+        lambda n: (n[0] * 2, n[-1].sum(), n * 2),
+    ],
+)
+def test_attention_and_rows(program, grad):
+    def after(result, args):
+        found = [v for v in result if isinstance(v, Tensor)] if isinstance(result, tuple) else [result]
+        if grad:
+            sum((v.values() if v.is_nested else v).sin().sum() for v in found).backward()
+        return [result, [a.grad for a in args if grad], [p.grad is None for p in NORM.parameters()]]
+
+    same(program, lambda seed: (jagged(seed, grad),), after, graphs=4)
+
+
+@pytest.mark.parametrize(
+    ("program", "lengths"),
+    [
+        (lambda n: F.scaled_dot_product_attention(heads(n), heads(n), heads(n), is_causal=True), (2, 3)),
+        (lambda n: F.scaled_dot_product_attention(heads(n), heads(n), heads(n), n), (2, 3)),
+        (lambda n: F.scaled_dot_product_attention(n, n, n), (2, 3)),
+        (lambda n: F.scaled_dot_product_attention(heads(n), heads(n), heads(n)), (0, 3)),
+        (lambda n: n[5], (2, 3)),
+    ],
+)
+def test_what_eager_refuses(program, lengths):
+    given = nested_tensor([torch.randn(n, 4) for n in lengths], layout=torch.jagged)
+    found = []
+    for call in (program, compiled(program, number_backend)[0]):
+        try:
+            found.append(call(given))
+        except Exception as error:
+            found.append((type(error), str(error).splitlines()[0]))
+    agree(found[1], found[0])
 
 
 def changed_row(n):

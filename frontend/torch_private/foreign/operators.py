@@ -40,19 +40,30 @@ def _run_directly(tensors: list[Tensor], sizes: list[int], what: str) -> list[Te
         with torch.no_grad():
             return _run_directly(tensors, sizes, what)
     plan = plan_of(what)
-    found = plan.taken(plan.call(tensors, sizes), tensors, sizes)
-    shares, held, made = torch._C._is_alias_of, list(tensors), list[Tensor]()  # type: ignore[attr-defined]
-    for part, planned, _ in found:
-        if part.requires_grad or any(shares(part, t) for t in held):  # results of an operator are its own
-            part = part.detach().clone(memory_format=torch.preserve_format)
+    value = plan.call(tensors, sizes)
+    if plan.is_plain(value):
+        return [_laid(_own(value, tensors), plan.results[4])]
+    held, made = list(tensors), list[Tensor]()
+    for part, planned, _ in plan.taken(value, tensors, sizes):
+        part = _own(part, held)
         held.append(part)
-        made.append(_laid(part, planned))
+        made.append(_laid(part, planned[4]))
     return made
 
 
-def _laid(part: Tensor, planned: Any) -> Tensor:
+def _own(part: Tensor, held: list[Tensor]) -> Tensor:
+    """A result as one of an operator, which shares no memory with others."""
+    copied = part.requires_grad
+    for each in held:
+        copied = copied or _SHARES(part, each)
+    return part.detach().clone(memory_format=torch.preserve_format) if copied else part
+
+
+_SHARES: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
+
+
+def _laid(part: Tensor, order: Any) -> Tensor:
     """A result in the strides that were planned."""
-    order = planned[4]
     if order is None:
         return part.contiguous()
     back = [order.index(d) for d in range(len(order))]

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import functools
+import operator
+import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["constant", "is_foreign", "is_laid_as", "parts_of", "structure_of", "text_of", "whole", "with_numbers"]
+__all__ = [
+    "argument",
+    "constant",
+    "is_foreign",
+    "is_laid_as",
+    "noted",
+    "parts_of",
+    "structure_of",
+    "text_of",
+    "whole",
+    "with_numbers",
+]
 
 _COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices"),
-    torch.sparse_csc: ("ccol_indices", "row_indices"),
-    torch.sparse_bsr: ("crow_indices", "col_indices"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+    torch.sparse_csr: (Tensor.crow_indices, Tensor.col_indices),
+    torch.sparse_csc: (Tensor.ccol_indices, Tensor.row_indices),
+    torch.sparse_bsr: (Tensor.crow_indices, Tensor.col_indices),
+    torch.sparse_bsc: (Tensor.ccol_indices, Tensor.row_indices),
 }
 _STORED = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
 _PER_TENSOR, _PER_CHANNEL = torch.per_tensor_affine, torch.per_channel_affine
@@ -68,7 +81,28 @@ def parts_of(tensor: Tensor, structure: Any = None) -> list[Tensor]:
     if tensor.layout is torch.sparse_coo:
         known = tensor.is_coalesced()
         return [tensor.indices(), tensor.values()] if known else [tensor._indices(), tensor._values()]
-    return [*(getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]), tensor.values()]
+    rows, columns = _COMPRESSED[tensor.layout]
+    return [rows(tensor), columns(tensor), tensor.values()]
+
+
+def noted(tensor: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    """Parts that were just taken of a tensor, by which `argument` finds it again: those of uncoalesced ones live as long as it does, and may change."""
+    if not tensor.is_quantized and (tensor.layout is not torch.sparse_coo or tensor.is_coalesced()):
+        parts[-1]._intarsia_of = weakref.ref(tensor), *parts[:-1]  # type: ignore[attr-defined]
+    return parts
+
+
+def argument(structure: Any, size: tuple[int, ...], parts: list[Tensor]) -> Tensor:
+    """`whole` for a call that only reads it: the very tensor of which these parts were taken, where it is one."""
+    found = getattr(parts[-1], "_intarsia_of", None)
+    if found is None or len(found) != len(parts) or any(map(operator.is_not, found[1:], parts)):
+        return whole(structure, size, parts)
+    tensor = found[0]()
+    if tensor is None or tensor.layout is not constant(structure[0]) or tensor.shape != size or tensor.requires_grad:
+        return whole(structure, size, parts)
+    if structure[0] == "torch.sparse_coo" and tensor.is_coalesced() is not structure[3]:
+        return whole(structure, size, parts)
+    return tensor  # type: ignore[no-any-return]
 
 
 def whole(structure: tuple[Any, ...], size: tuple[int, ...], parts: list[Tensor]) -> Tensor:

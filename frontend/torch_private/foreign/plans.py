@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .parts import constant, is_foreign, parts_of, structure_of, whole, with_numbers
+from .parts import argument, constant, is_foreign, parts_of, structure_of, with_numbers
 
 __all__ = ["Unlike", "called", "function_of", "handle_of", "plan_of", "planned_in", "read"]
 
@@ -85,7 +85,15 @@ class _Plan:
         self.kwargs = {k: _reader(v) for k, v in read["kwargs"].items()}
 
     def call(self, tensors: list[Tensor], sizes: list[Any]) -> Any:
-        return self.apply(*self.arguments(tensors, sizes))
+        args = [get(tensors, sizes) for get in self.args]
+        if not self.kwargs:
+            return self.function(*args)
+        return self.function(*args, **{k: get(tensors, sizes) for k, get in self.kwargs.items()})
+
+    def is_plain(self, value: Any) -> bool:
+        """Whether a result is a plain tensor, as planned."""
+        plain = self.results[0] == "tensor" and type(value) is Tensor and value.layout is torch.strided
+        return plain and not value.is_quantized
 
     def arguments(self, tensors: list[Tensor], sizes: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         args = [get(tensors, sizes) for get in self.args]
@@ -110,8 +118,7 @@ class _Plan:
 
     def taken(self, value: Any, tensors: list[Tensor], sizes: list[Any]) -> list[tuple[Tensor, Any, Tensor]]:
         """The results' parts in order, each with what was planned of it and the tensor that it is a part of."""
-        plain = self.results[0] == "tensor" and type(value) is Tensor and value.layout is torch.strided
-        if plain and not value.is_quantized:
+        if self.is_plain(value):
             return [(value, self.results, value)]
         return list(_taken(value, self.results, sizes))
 
@@ -140,7 +147,7 @@ def _reader(given: Any) -> Callable[[list[Any], list[Any]], Any]:
     if word == "foreign":
         structure, size, parts = rest
         numbers = list(map(_reader, size))
-        return lambda tensors, sizes: whole(
+        return lambda tensors, sizes: argument(
             structure, tuple(n(tensors, sizes) for n in numbers), [tensors[k] for k in parts]
         )
     if word in _ITEMS:

@@ -1,4 +1,4 @@
-"""Wrapper tensors whose class does not say what they are made of, as shells around attributes. Tried with torch 2.11 and 2.13."""
+"""Wrapper tensors whose class does not say what they are made of, as shells around attributes. Tried with torch 2.13."""
 
 from __future__ import annotations
 
