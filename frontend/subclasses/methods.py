@@ -396,7 +396,7 @@ def copied_data(vm: Interpreter, value: Any) -> Any:
     waiting = [made]
     while waiting:
         each = waiting.pop()
-        if is_constant(each):
+        if is_constant(each) or type(each) is types.FunctionType:
             continue
         vm.create(each)
         waiting += each.values() if type(each) is dict else each if type(each) in (list, tuple) else vars(each).values()

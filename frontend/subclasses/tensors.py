@@ -202,7 +202,11 @@ def _instance_attr(vm: Interpreter, tensor: Tensor, known: Marked | None, name: 
 def store(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> Any:
     """`tensor.name = value` of a tensor of a class of the program's; `NotImplemented` for others."""
     known = vm.overrides.known.get(id(tensor))
-    plain = lookup(type(tensor), name)[0] is MISSING and not _of_program(type(tensor), "__setattr__")
+    own, kind = lookup(type(tensor), name)[1], type(tensor)
+    hides = (
+        own in Tensor.__mro__ and own is not None and not objects.is_data_descriptor(kind, name)
+    )  # a method of torch's
+    plain = (own is None or hides) and not _of_program(kind, "__setattr__")
     if is_wrapped(tensor) and plain and methods.is_fresh(vm, tensor):
         object.__getattribute__(tensor, "__dict__")[name] = vm.materialize(value)
         return None

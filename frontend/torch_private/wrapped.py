@@ -166,14 +166,14 @@ def _attributes(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def is_plain_data(value: Any) -> bool:
-    """Whether a value is plain data: constants, lists, dicts, dataclasses of such."""
+    """Whether a value is plain data: constants, functions, lists, dicts, dataclasses of such."""
     if type(value) in (list, tuple):
         return all(map(is_plain_data, value))
     if type(value) is dict:
         return all(map(is_plain_data, (*value, *value.values())))
     if dataclasses.is_dataclass(value) and not isinstance(value, type | Tensor):
         return is_plain_data(getattr(value, "__dict__", None)) and not _slots(type(value))
-    return is_constant(value) or is_static(value)
+    return is_constant(value) or is_static(value) or type(value) is types.FunctionType
 
 
 def is_held_by_identity(value: Any) -> bool:
@@ -195,7 +195,7 @@ def _same(one: Any, other: Any) -> bool:
         return list(one) == list(other) and all(_same(v, other[k]) for k, v in one.items())
     if dataclasses.is_dataclass(one) and not isinstance(one, type) and is_plain_data(one):
         return _same(vars(one), vars(other))
-    return indistinguishable(one, other)
+    return one is other if type(one) is types.FunctionType else indistinguishable(one, other)
 
 
 def count_write(tensor: Tensor) -> None:

@@ -215,15 +215,6 @@ def test_rows(program, grad, backend):
     assert log is None or not log.breaks and not log.fallbacks
 
 
-def test_what_rows_decide_is_one_break():
-    def program(n):
-        return (n + 1)[0] * 2
-
-    function, log = compiled(program)
-    agree(function(jagged(1)), program(jagged(1)))
-    assert "depends on a tensor's values" in str(log.breaks)
-
-
 def test_a_backward_that_lengths_decide_is_eagers():
     """Its gradient asks for the longest row: the graph ends in front of the call, which frees nothing before."""
 

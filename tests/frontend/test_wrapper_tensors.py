@@ -327,3 +327,71 @@ def test_a_method_that_changes_is_seen():
     torch.testing.assert_close(function(given), (x() + 1) * 2)
     kind.__torch_dispatch__ = classmethod(lambda cls, func, types, args=(), kwargs=None: func(args[0].b, *args[1:]))
     torch.testing.assert_close(function(given), x(1) + 1)
+
+
+# ---- a weight with what is done to the activation ----
+
+
+def rounded(x, bits=8):
+    scale = x.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
+    return (x / scale).round() * scale
+
+
+def halved(x, bits=8):
+    return x / bits
+
+
+class WithInput(Tensor):
+    """Holds another wrapper tensor, a function and its options; its attribute hides a method of torch's (`Tensor.inner`)."""
+
+    @staticmethod
+    def __new__(cls, inner, function, options):
+        return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner, function, options):
+        self.inner, self.function, self.options = inner, function, options
+
+    def __tensor_flatten__(self):
+        return ["inner"], [self.function, self.options]
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, size, stride):
+        return cls(inner["inner"], *context)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is F.linear:
+            x, w, bias = (*args, None)[:3]
+            return F.linear(w.function(x, **w.options), w.inner, bias)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func in (aten.detach.default, aten.clone.default, aten.alias.default):
+            return cls(func(args[0].inner), args[0].function, args[0].options)
+        raise NotImplementedError(str(func))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_weight_that_holds_a_function(trained: bool) -> None:
+    """Another function, other options and another weight are seen."""
+    layer = nn.Linear(8, 4)
+    fast, log = compiled(lambda x: layer(x).sin())
+    for k, (function, bits) in enumerate([(rounded, 8), (rounded, 8), (rounded, 4), (halved, 4), (rounded, 8)]):
+        torch.manual_seed(k)
+        weight = WithInput(Int8.of(torch.randn(4, 8)), function, {"bits": bits})
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+        results = []
+        for call in (lambda x: layer(x).sin(), fast):
+            x = torch.randn(3, 8, generator=torch.Generator().manual_seed(k)).requires_grad_(trained)
+            layer.zero_grad()
+            result = call(x)
+            if trained:
+                result.sum().backward()
+            results.append((result.detach(), x.grad, None if layer.bias.grad is None else layer.bias.grad.clone()))
+        for want, got in zip(*results, strict=True):
+            assert (want is None) == (got is None)
+            if want is not None:
+                torch.testing.assert_close(got, want)
+    assert not log.breaks and not log.fallbacks, ([b.reason for b in log.breaks], log.fallbacks)
