@@ -167,11 +167,8 @@ def reference(residual: Any, value: weakref.ref[Any]) -> str:
 def as_it_is(residual: Any, value: Any) -> str:
     """A function or class that was there before the call; what stands for a function of Python's library during capture is made as that."""
     made = _again(residual, value)
-    if (
-        made is None
-        and str(getattr(value, "__module__", "")).startswith(_FRONTEND)
-        and isinstance(value, types.FunctionType)
-    ):
+    of_capture = type(value) is types.FunctionType and value.__closure__ and str(value.__module__).startswith(_FRONTEND)
+    if made is None and of_capture:  # it knows the capture
         raise Unsupported(
             f"a function that stands for one of Python's library ({value.__qualname__}) is returned or stored"
         )

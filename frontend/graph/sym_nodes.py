@@ -224,7 +224,7 @@ def domain_of(function: Any, args: tuple[Any, ...]) -> Any:
     """What has to hold for Python not to refuse the numbers of an operator: an expression over symbols is computed unasked. None: nothing."""
     if function is sym_sqrt and type(args[0]) is torch.SymInt:
         return args[0] >= 0
-    if function not in _PARTIAL or not all(isinstance(a, (int, float, *Symbolic)) for a in args):
+    if len(args) != 2 or function not in _PARTIAL or not all(isinstance(a, (int, float, *Symbolic)) for a in args):
         return None
     left, right = as_numbers(args)
     if function in _QUOTIENTS:
