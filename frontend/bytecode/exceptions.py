@@ -11,13 +11,14 @@ import sys
 import types
 from typing import Any
 
-import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError, GraphBreak, UserRaise
+from ..graph.sym_nodes import concrete
 from ..guards.definitions import lookup
 from ..guards.source import Attr, Const, Fetch, Source
 from ..state import Interpreter
+from ..torch_private.symbols import is_of_this_call
 from ..values.kinds import HEAP_TYPE, SYMBOLIC, isinstance
 from .frame import Frame
 from .instruction import per_code
@@ -117,8 +118,8 @@ def guarded(error: Exception, args: Any, kwargs: Any) -> Exception:
     if isinstance(error, TypeError | AttributeError | StopIteration):
         return error
     for value in pytree.tree_leaves((args, kwargs)):
-        if isinstance(value, SYMBOLIC) and not value.node.is_nested_int() and value.node.has_hint():
-            _ = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)](value)
+        if isinstance(value, SYMBOLIC) and is_of_this_call(value):
+            concrete(value)
     return error
 
 

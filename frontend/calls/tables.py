@@ -146,7 +146,6 @@ REFUSED_BUILTINS = {
     "breakpoint": "a breakpoint is reached",
 }
 
-
 # What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.
 # The last line asks for values: fake tensors answer where these are constants of the program.
 _GUARDED = frozenset(

@@ -21,7 +21,7 @@ from ..state import ASSERTED, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import is_fake, real_tensors
 from ..torch_private.functions import ASSERT_ASYNC, CHECK_TENSOR_ALL, CHECK_WITH
-from ..torch_private.symbols import hint_of
+from ..torch_private.symbols import hint_of, is_of_this_call
 from ..values import operators
 from ..values.kinds import SYMBOLIC, isinstance
 from . import contexts
@@ -220,8 +220,7 @@ def new_tensor(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> An
 
 def _known_number(value: Any) -> Any:
     """An int that changes between calls as what it is in this one, which is guarded: of a symbol torch takes the lower 32 bits."""
-    known = isinstance(value, torch.SymInt) and not value.node.is_nested_int() and value.node.has_hint()
-    return int(value) if known else value
+    return int(value) if isinstance(value, torch.SymInt) and is_of_this_call(value) else value
 
 
 def _of_numbers(vm: Interpreter, data: Any, dtype: Any = None, device: Any = None) -> Any:

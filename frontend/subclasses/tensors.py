@@ -144,13 +144,12 @@ def load(vm: Interpreter, tensor: Tensor, name: str) -> Any:
 
 def _is_hidden(known: Marked, owner: type | None, name: str) -> bool:
     """Whether an attribute of the tensor's own would stand before a method of torch's."""
-    special = name.startswith("__") or known.wrapper
-    return (
-        owner in Tensor.__mro__
-        and owner is not None
-        and not special
-        and not objects.is_data_descriptor(known.kind, name)
-    )
+    return not name.startswith("__") and not known.wrapper and _is_method(known.kind, owner, name)
+
+
+def _is_method(kind: type, owner: type | None, name: str) -> bool:
+    """Whether a class has from torch, under this name, what an attribute of the object's own stands before."""
+    return owner is not None and owner in Tensor.__mro__ and not objects.is_data_descriptor(kind, name)
 
 
 def _made_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
@@ -203,10 +202,7 @@ def store(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> Any:
     """`tensor.name = value` of a tensor of a class of the program's; `NotImplemented` for others."""
     known = vm.overrides.known.get(id(tensor))
     own, kind = lookup(type(tensor), name)[1], type(tensor)
-    hides = (
-        own in Tensor.__mro__ and own is not None and not objects.is_data_descriptor(kind, name)
-    )  # a method of torch's
-    plain = (own is None or hides) and not _of_program(kind, "__setattr__")
+    plain = (own is None or _is_method(kind, own, name)) and not _of_program(kind, "__setattr__")
     if is_wrapped(tensor) and plain and methods.is_fresh(vm, tensor):
         object.__getattribute__(tensor, "__dict__")[name] = vm.materialize(value)
         return None

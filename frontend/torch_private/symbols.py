@@ -265,6 +265,11 @@ def is_unknown(symbol: Any) -> bool:
     return str(symbol.name).startswith(("u", "zuf"))
 
 
+def is_of_this_call(value: Any) -> bool:
+    """Whether a symbol is a number in this call: no ragged size, and none that only the running program knows."""
+    return not value.node.is_nested_int() and bool(value.node.has_hint())
+
+
 def known_of(value: Any) -> Any:
     """What torch's environment has for granted of a symbol: its range, what it equals, in how many relations it stands."""
     env = value.node.shape_env

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias, TypeVar, get_type_hints
 
 from xdsl.dialects.builtin import ModuleOp, UnknownLoc
@@ -17,7 +18,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 from ...ir.dialects.prim import VIEWS, Full, Func, tensor
 from ...ir.literals import Literal
 from ...ir.syntax import Op
-from ...ir.text import DIALECTS, make_context
+from ...ir.text import DIALECTS
 from .syntax import suggest
 
 Rewrite: TypeAlias = SSAValue | Op | Sequence[Op] | None
@@ -116,8 +117,8 @@ def apply_rules(module: ModuleOp, table: Table) -> int:
         ValueError: there is no operation of a name in the table.
         TypeError: a rule gives something else than a rewrite.
     """
-    if lost := [name for name in table if name.partition(".")[0] in _CLOSED and not _is_operation(name)]:
-        raise ValueError(f"no operation is called '{lost[0]}'{suggest(lost[0], known_operations())}")
+    if lost := [name for name in table if name.partition(".")[0] in _CLOSED and name not in known_operations()]:
+        raise ValueError(f"no operation is called '{lost[0]}'{suggest(lost[0], sorted(known_operations()))}")
     work = deque(op for op in module.walk() if op.name in table and isinstance(op, Op))
     waiting = set(work)
     count = 0
@@ -141,16 +142,12 @@ def apply_rules(module: ModuleOp, table: Table) -> int:
 
 
 _CLOSED = frozenset(dialect.name for dialect in DIALECTS)  # `aten` is open
-_CONTEXT = make_context()
 
 
-def _is_operation(name: str) -> bool:
-    return _CONTEXT.get_optional_op(name) is not None
-
-
-def known_operations() -> list[str]:
+@cache
+def known_operations() -> frozenset[str]:
     """The names of all operations of the closed dialects."""
-    return [op.name for dialect in DIALECTS for op in dialect.operations]
+    return frozenset(op.name for dialect in DIALECTS for op in dialect.operations)
 
 
 def _check_rewrite(op: Op, rule: Rule, found: object) -> None:

@@ -62,14 +62,15 @@ class IndexSyntax:
             case FloorDiv() | Mod():
                 base, divisor = e.args
                 kind = 0 if isinstance(e, FloorDiv) else 1
-                if self.by_numbers and base.is_nonnegative and divisor.is_nonnegative and not divisor.is_Integer:
-                    text, strength = f"{self.by_numbers[kind]}({self.text(base)}, {self.text(divisor)})", 2
-                elif base.is_nonnegative and divisor.is_nonnegative:
+                names: tuple[str, ...] | None = self.functions
+                if base.is_nonnegative and divisor.is_nonnegative:
+                    names = None if divisor.is_Integer else self.by_numbers
+                if names is None:
                     text, strength = f"{self.text(base, 2)} {self.signs[kind]} {self.text(divisor, 2)}", 1
                     if binding == 1:
                         text, strength = f"({text})", 2
                 else:
-                    text, strength = f"{self.functions[kind]}({self.text(base)}, {self.text(divisor)})", 2
+                    text, strength = f"{names[kind]}({self.text(base)}, {self.text(divisor)})", 2
             case sympy.Max() | sympy.Min():
                 function = self.functions[2 if isinstance(e, sympy.Max) else 3]
                 text = self.text(e.args[0])
