@@ -21,8 +21,10 @@ from ..calls import contexts
 from ..calls.registry import Rows
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..state import Interpreter
+from ..subclasses import methods
 from ..torch_private.dispatch import storage_key
 from ..torch_private.fake import is_fake
+from ..torch_private.wrapped import is_wrapped
 from ..values import object as objects
 from ..values.kinds import isinstance, tensors_in
 from .state import VisibleState
@@ -164,6 +166,10 @@ def _is_once(function: Any) -> bool:
 @ROWS.rule(torch.autograd.Function.apply)
 def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
+    if wanted and not vm.out.inside and methods.is_followed(vm):
+        return _seen(vm, cls, args, kwargs)
+    if wanted and not vm.out.inside and any(is_wrapped(a) for a in args):
+        return methods.applied(vm, cls, args, kwargs, _seen)
     if vm.out.differentiated or vm.out.inside and torch.is_grad_enabled():  # what it is given does not tell inside vmap
         raise GraphBreak(
             "a torch.autograd.Function is called inside a transform of torch.func, and gradients are taken"
@@ -176,6 +182,44 @@ def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     with contexts.grad_mode(vm, False):
         output = _forward(vm, cls, context, args, kwargs)
     return _followed(vm, cls, context, args, output)
+
+
+def _seen(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call in a method that is followed, for what its halves do beside computing: torch runs both as they are."""
+    context = vm.create(FunctionContext())
+    context.__dict__["needs_input_grad"] = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
+    with contexts.grad_mode(vm, False):
+        output = _forward(vm, cls, context, args, kwargs)
+        if context.dirty:
+            raise _refuse(cls, "which marks what it is given as dirty")
+        outputs = output if type(output) is tuple else (output,)
+        gradients = [methods.gradient_of(o) if isinstance(o, Tensor) else None for o in outputs]
+        if not context.materialize_grads and len(gradients) > _MOST_TOLD:
+            raise _refuse(cls, "which takes None for each of many gradients")
+        each = [(g,) if context.materialize_grads or g is None else (g, None) for g in gradients]
+        for arriving in product(*each):
+            vm.call(objects.load_attr(vm, cls, "backward"), (context, *arriving), {})
+    shut = {id(t) for t in context.non_differentiable}
+    made = tuple(_grown(t) if isinstance(t, Tensor) and id(t) not in shut else t for t in outputs)
+    return made if type(output) is tuple else made[0]
+
+
+def _grown(output: Tensor) -> Tensor:
+    """The same as a result of which gradients are wanted."""
+    if not (output.dtype.is_floating_point or output.dtype.is_complex):
+        return output
+    made: Tensor = _Grown.apply(output.detach().requires_grad_())  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Grown(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, output: Tensor) -> Tensor:  # type: ignore[override]
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient
 
 
 def _forward(vm: Interpreter, cls: Any, context: FunctionContext, args: tuple[Any, ...], kwargs: Any) -> Any:

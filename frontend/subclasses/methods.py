@@ -41,9 +41,11 @@ from .given import alike, copied, deep, facts_of, gradient_of, leaves_in
 
 __all__ = [
     "Methods",
+    "applied",
     "begun",
     "constructed",
     "copied_data",
+    "gradient_of",
     "has_function",
     "is_followed",
     "is_fresh",
@@ -361,6 +363,30 @@ def _writes(function: Any) -> bool:
 
 
 # ---- making wrapper tensors ----
+
+
+class Applied:
+    """A call of an autograd function that is given wrapper tensors: torch runs both halves as they are."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.__name__ = f"applied_{kind.__name__}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind.apply(*args, **kwargs)
+
+
+def applied(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Callable[..., Any]) -> Any:
+    """Follow `cls.apply(...)` (by `seen`), then make the call."""
+    what = f"the autograd function {cls.__qualname__}"
+    if vm.is_created(cls):  # it may hold what this capture made
+        raise GraphBreak(f"{what} is given wrapper tensors, and defined inside the captured code")
+    args, kwargs = tuple(map(vm.materialize, args)), {k: vm.materialize(v) for k, v in kwargs.items()}
+    vm.definitions.note(cls)
+    vm.overrides.meet()
+    if vm.overrides.methods.follow((cls, "apply"), what, lambda given: seen(vm, cls, *given), (args, kwargs)):
+        raise GraphBreak(f"{what} raises when it is followed")
+    return vm.out.call_function(Applied(cls), args, kwargs)
 
 
 def constructed(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

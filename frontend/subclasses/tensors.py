@@ -148,8 +148,13 @@ def _is_hidden(known: Marked, owner: type | None, name: str) -> bool:
 
 
 def _is_method(kind: type, owner: type | None, name: str) -> bool:
-    """Whether a class has from torch, under this name, what an attribute of the object's own stands before."""
-    return owner is not None and owner in Tensor.__mro__ and not objects.is_data_descriptor(kind, name)
+    """Whether a class has from torch, under this name, what an attribute of the object's own stands before: no `data` or `grad`."""
+    return owner is not None and owner in Tensor.__mro__ and not _decides(lookup(kind, name)[0])
+
+
+def _decides(raw: Any) -> bool:
+    """Whether what a class has stands before what an object holds under the same name, and is asked where it is assigned."""
+    return any(lookup(type(raw), special)[1] is not None for special in ("__set__", "__delete__"))
 
 
 def _made_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:

@@ -214,6 +214,20 @@ def test_attributes_are_guarded():
         function(x(of=Tagged))
 
 
+@pytest.mark.parametrize("kind", [Plain, Derived, Silent])
+@pytest.mark.parametrize("name", ["data", "grad", "requires_grad", "real"])
+def test_what_torch_decides_about_is_not_held_by_the_tensor(kind, name):
+    """`p.data = x` is no attribute of the program's: what is computed behind it sees it."""
+
+    def program(p, other):
+        setattr(p, name, True if name == "requires_grad" else other * 2)
+        made = p * 3
+        return made, made.requires_grad, p.detach() if name != "grad" else p.grad
+
+    found, wanted = (f(x(of=kind), x() + 1) for f in (compiled(program)[0], program))
+    agree(found, wanted)
+
+
 def test_a_method_that_changes_is_seen():
     class Mine(Tensor):
         @classmethod
