@@ -10,12 +10,13 @@ import torch
 
 from ..errors import GraphBreak, UserRaise
 from ..graph.sym_nodes import check_relation
+from ..guards.sameness import is_numpy_number
 from ..torch_private.fake import FakeTensor
 from ..torch_private.symbols import hint_of, range_within
 from ..values.kinds import isinstance
 from .eager_errors import said_by_eager
 
-__all__ = ["check_overflow", "check_unknown", "check_written"]
+__all__ = ["check_numbers", "check_unknown"]
 
 _REFUSED = "without overflow"
 _SHAPES = {
@@ -37,7 +38,19 @@ _FILLS = {
 }  # what takes a number that changes between calls, and refuses what its type does not hold
 
 
-def check_overflow(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def check_numbers(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise eager's error where it refuses a number, or what is written, in this call."""
+    args, kwargs = [_plain(v) for v in args], {k: _plain(v) for k, v in kwargs.items()}
+    _check_overflow(op, target, name, args, kwargs)
+    _check_written(op, target, name, args, kwargs)
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's as Python's, which is what torch takes it for; anything else as it is."""
+    return value.item() if is_numpy_number(value) else value
+
+
+def _check_overflow(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise eager's error where it refuses a number in this call; a number that changes is guarded to be one that is not refused.
 
     What is asked is eager itself, with zeros, in front of it whether a number is outside of what one of the types holds.
@@ -118,7 +131,7 @@ def _within(out: Any, late: Any, dtype: torch.dtype) -> Any:
         return out.call_function(torch.logical_or, (holds, out.call_function(torch.logical_not, (finite,), {})), {})
 
 
-def check_written(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _check_written(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise eager's error where a write would narrow the kind of a number (an int into bools), or subtracts bools, which not all fake
     operators refuse."""
     into = args[0] if args else None

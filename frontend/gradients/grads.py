@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..breaks.kernel_warnings import warn_of_gradient
 from ..errors import Unsupported
 from ..graph.output import GraphInput
 from ..guards.emitter import Emitter
@@ -33,6 +34,7 @@ def read_grad(vm: Interpreter, tensor: Tensor) -> Any:
     """`tensor.grad` where the program has not set it: None, or the tensor, which is an input of its own."""
     info = vm.out.inputs.get(id(tensor))
     if info is None:
+        warn_of_gradient(tensor)
         return None
     return vm.user.wrap(info.real.grad, source_of_grad(info))
 

@@ -334,6 +334,10 @@ def _absolute(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, re
     return (_like if args[0].is_complex() else _pointwise)(mode, func, args, kwargs, result)
 
 
+def _angle(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    return (_contiguous if args[0].is_complex() else _pointwise)(mode, func, args, kwargs, result)
+
+
 def _ldexp(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
     """The powers of two are contiguous."""
     value, power = args
@@ -462,6 +466,7 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
     aten.log_sigmoid_forward.default: _on_cpu(_contiguous),
     aten.native_dropout_backward.default: _pointwise,
     aten.abs.default: _absolute,
+    aten.angle.default: _angle,
     aten.ldexp.Tensor: _ldexp,
 }
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, fx
 
 from ..breaks.eager_errors import eagers_error
-from ..breaks.refused_numbers import check_overflow, check_unknown, check_written
+from ..breaks.kernel_warnings import warn_as_eager
+from ..breaks.refused_numbers import check_numbers, check_unknown
 from ..calls.tables import has_tensor, is_answer, is_guarded, nodes_in
 from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRaise
 from ..functional.overlap import is_folded
@@ -263,9 +264,8 @@ class OutputGraph:
         if kind is slice:
             return slice(self.lift(value.start), self.lift(value.stop), self.lift(value.step))
         if isinstance(value, _GRAPH_CONSTANTS):
-            return (
-                float.__pos__(value) if isinstance(value, float) else value
-            )  # a number of NumPy's writes itself otherwise
+            # a number of NumPy's writes itself otherwise
+            return float.__pos__(value) if isinstance(value, float) else value
         if hasattr(kind, "__torch_function__"):
             raise Overridden(f"a torch function is given an object of type {kind.__name__}")
         if kind is type and value in _DTYPES:
@@ -274,9 +274,9 @@ class OutputGraph:
             name = getattr(value, "__qualname__", None) or type(value).__name__
             raise Unsupported(f"a torch function is given the Python object {name}")
         if type(value).__module__ == "numpy":
-            if is_numpy_number(value) and value.dtype.kind in "biuf":  # torch takes it for the Python number
+            if is_numpy_number(value) and value.dtype.kind in "iuf":  # torch takes it for the Python number
                 return value.item()
-            raise GraphBreak("a NumPy value meets a tensor")
+            raise GraphBreak("a NumPy value meets a tensor")  # bools are floats to some arguments, bools to others
         raise Unsupported(f"a torch function is given an object of type {kind.__name__}")
 
     def sym_node(self, value: Any) -> Any:
@@ -380,8 +380,8 @@ class OutputGraph:
             return self.overrides.by_object(getattr(Tensor, target) if op == "call_method" else target, args, kwargs)
         run_args = args[1:] if op == "call_method" else args
         given = list(tensors_in((args, kwargs)))
-        check_overflow(op, target, name, args, kwargs)
-        check_written(op, target, name, args, kwargs)
+        check_numbers(op, target, name, args, kwargs)
+        warn_as_eager(op, target, name, args, kwargs)
         if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():
             raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
         if name in _DRAWS_INSIDE and torch.is_grad_enabled() and given and not given[0].is_contiguous():

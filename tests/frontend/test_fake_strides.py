@@ -54,6 +54,7 @@ CALLS = [
     (aten.zeros_like.default, 1),
     (aten.hardtanh.default, 1),
     (aten.sort.default, 1),
+    (aten.angle.default, 1),
 ]
 
 
@@ -68,6 +69,8 @@ def test_pointwise_operators_and_copies(func, count):
             operands.append(laid_out(rng, own))
         if func is aten.where.self:
             operands[0] = operands[0] > 0
+        if func is aten.angle.default and rng.random() < 0.7:
+            operands[0] = operands[0].to(torch.complex64)
         found, wanted = planned(func, *operands)
         assert found == wanted, (func, [(t.shape, t.stride()) for t in operands])
 

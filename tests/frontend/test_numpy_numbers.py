@@ -27,7 +27,6 @@ ONE = {
         x + np.int64(2),
         x.long() + np.uint8(3),
         x * np.float16(0.3),
-        x - np.bool_(1),
     ),
     "in front": lambda x: (np.float64(0.5) * x, x.clamp(-np.inf, np.log(2)), torch.full((2,), np.sqrt(2.0))),
     "arithmetic": lambda x: x * ((np.int64(7) // 2) % 2 + np.float64(1) / 3 - abs(np.float32(-0.5))),
@@ -42,6 +41,7 @@ OTHERS = {
     "an array": lambda x: x * float(np.sqrt(np.arange(3)).sum()),
     "makes an array": lambda x: x * float(np.add.outer(1.0, 2.0)),
     "draws": lambda x: x * np.random.rand(),
+    "bools": lambda x: (x.long() * np.bool_(1), x + np.isnan(2.0)),
 }
 
 
@@ -88,7 +88,7 @@ def test_errors_are_numpys():
 
 def test_functions_of_random_numbers():
     names = (
-        "sqrt exp log sin tanh floor ceil rint square deg2rad hypot maximum minimum power add multiply isnan".split()
+        "sqrt exp log sin tanh floor ceil rint square deg2rad hypot maximum minimum power add multiply negative".split()
     )
     draw = random.Random(0)
     for name in draw.sample(names, 8):
@@ -112,3 +112,34 @@ def test_sizes_that_change():
     for count in (3, 5, 7, 2):
         assert outcome(fast, X.new_ones(count, 2)) == outcome(function, X.new_ones(count, 2))
     assert log.fallbacks == []
+
+
+@pytest.mark.parametrize(
+    ("write", "dtype", "number"),
+    [
+        (lambda x, n: x.clamp(min=n), torch.float16, np.float64(1e6)),
+        (lambda x, n: x.clamp(min=n), torch.float16, np.float32(6e4)),
+        (lambda x, n: x.clone().fill_(n), torch.int8, np.int64(300)),
+        (lambda x, n: x.clone().fill_(n), torch.int8, np.int16(-128)),
+        (lambda x, n: x.masked_fill(x > 0, n), torch.uint8, np.int8(-1)),
+        (lambda x, n: x.clone().mul_(n), torch.bool, np.int32(2)),
+        (lambda x, n: x.clone().add_(n), torch.int64, np.float64(1.0)),
+    ],
+)
+def test_numbers_that_a_type_does_not_hold(write, dtype, number):
+    def outcome(fn):
+        try:
+            return fn(torch.ones(3, dtype=dtype), number).tolist()
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+
+    captured = []
+
+    def backend(module, inputs):  # what was refused is in no graph: other backends would carry it out
+        captured.append({str(node.target) for node in module.graph.nodes})
+        return module.forward
+
+    wanted = outcome(write)
+    assert outcome(compiled(write, backend)[0]) == wanted
+    named = write.__code__.co_names[-1]
+    assert any(named in targets for targets in captured) == isinstance(wanted, list)

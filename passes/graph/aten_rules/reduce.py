@@ -8,7 +8,7 @@ from typing import Any
 from xdsl.ir import SSAValue
 
 from ....ir.dialects import prim
-from ....ir.dtypes import BOOL, F32, F64, I64
+from ....ir.dtypes import BF16, BOOL, F32, F64, I64
 from ....ir.symbols import Dim, dim
 from .builder import Builder, NotCovered, Result, real, rule
 
@@ -100,8 +100,6 @@ def _variance(b: Builder, x: SSAValue, axes: tuple[int, ...], correction: Any) -
     n = b.count(b.shape_of(x), axes)
     if not isinstance(n, int) and correction not in (0, 1):
         raise NotCovered("a correction that is not 0 or 1")
-    if isinstance(n, int) and n - correction <= 0:
-        raise NotCovered("no degrees of freedom")
     return b.mean(b.ew("mul", distance, distance), axes, correction), mean
 
 
@@ -123,8 +121,8 @@ def _var(b: Builder) -> Result:
         correction = 1 if b.get("unbiased", True) else 0
     if correction != correction:  # eager divides by 0
         correction = math.inf
-    # Squares leave the range of float32 long before their root does, so eager adds them up in float64 on a CPU.
-    wide = "std" in b.op.target and b.dtype_of(x) == F32 and not b.on_gpu
+    # Squares and their sums leave the range of float32 long before the result does: eager computes in float64 on a CPU.
+    wide = b.dtype_of(x) in (F32, BF16) and not b.on_gpu
     variance, mean = _variance(b, b.cast(x, F64) if wide else b.up(x), axes, correction)
     results = [b.ew("sqrt", variance) if "std" in b.op.target else variance]
     if "_mean" in b.op.target:
