@@ -40,8 +40,8 @@ def warn_of_gradient(tensor: Tensor) -> None:
 
 def _of_few(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the correction may leave a variance nothing to divide by. Sizes that are symbols are 2 at least."""
-    most = kwargs.get("correction")
-    most = most if type(most) in (int, float) else 1
+    given = kwargs.get("correction")
+    most: float = given if isinstance(given, int | float) else 1
     sizes: list[Any] = list(args[0].shape)
     return not sizes or any(n <= most for n in sizes if type(n) is int or most > 1 and n.node.has_hint())
 
