@@ -7,6 +7,7 @@ traced runs in eager.
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
 import weakref
@@ -43,7 +44,7 @@ from .frontend.torch_private.dispatch import draws, without_autocast
 from .frontend.torch_private.fake import data_dependent_errors
 from .frontend.torch_private.functions import SET_GRAD_MODE
 from .frontend.torch_private.graphs import lazy_graph_module
-from .frontend.torch_private.joint import Joint, without_unread
+from .frontend.torch_private.joint import Joint, is_view, without_unread
 from .frontend.torch_private.symbols import may_be_no_rows
 from .graph_compiler import (
     GraphFunction,
@@ -418,9 +419,32 @@ def _own_memory(graph: fx.Graph, alone: bool) -> None:
         strange = value.is_conj() or value.is_neg() or _dtype(root) not in (None, value.dtype)
         if shared or (strange and node.op == "call_function"):
             with graph.inserting_before(output):
-                made = graph.call_function(torch.ops.aten.clone.default, (node,))
-            made.meta = {**node.meta, "val": value.clone()}
-            output.replace_input_with(node, made)
+                output.replace_input_with(node, _copied(graph, node, () if alone else _plain_views(node)))
+
+
+def _plain_views(node: fx.Node) -> list[fx.Node]:
+    """The views that lead to a node and read memory as the one before does; the outermost first."""
+    found: list[fx.Node] = []
+    while is_view(node) and node.target is not operator.getitem and _reads(node) == _reads(node.all_input_nodes[0]):
+        found.append(node)
+        node = node.all_input_nodes[0]
+    return found
+
+
+def _reads(node: fx.Node) -> tuple[Any, ...] | None:
+    value = node.meta.get("val")
+    return (value.dtype, value.is_conj(), value.is_neg()) if isinstance(value, torch.Tensor) else None
+
+
+def _copied(graph: fx.Graph, node: fx.Node, views: Sequence[fx.Node]) -> fx.Node:
+    """A copy of what a node shows, seen by the views that lead to it: so it has their strides."""
+    old = views[-1].all_input_nodes[0] if views else node
+    made = graph.call_function(torch.ops.aten.clone.default, (old,))
+    made.meta = {**old.meta, "val": old.meta["val"].clone()}
+    for view in reversed(views):
+        before = {view.all_input_nodes[0]: made}
+        made = graph.node_copy(view, lambda n, before=before: before.get(n, n))  # type: ignore[misc]
+    return made
 
 
 def _dtype(node: fx.Node) -> torch.dtype | None:

@@ -54,6 +54,10 @@ def _is_on_gpu(args: tuple[Any, ...]) -> bool:
     return any(isinstance(a, Tensor) and a.is_cuda for a in args)
 
 
+# Kernels that call products, which autocast reaches in eager; of fake tensors and in a graph it does not.
+_CASTS_INSIDE = {"_transformer_encoder_layer_fwd", "affine_grid", "affine_grid_generator", "linalg_pinv", "pinverse"}
+
+
 def _devices(args: tuple[Any, ...]) -> set[str]:
     return {a.device.type for a in args if isinstance(a, Tensor)} & {"cpu", "cuda"}
 
@@ -69,7 +73,7 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
         raise GraphBreak(
             f"{name} under autocast on a GPU is float16 by a rule of its own, whatever autocast's dtype is"
         )
-    if name == "_transformer_encoder_layer_fwd" and any(torch.is_autocast_enabled(d) for d in _devices(args)):
+    if name in _CASTS_INSIDE and any(torch.is_autocast_enabled(d) for d in _devices(args)):
         raise GraphBreak(f"{name} under autocast casts inside of its own kernels, which no operator of a graph does")
     if function is F.scaled_dot_product_attention and len(args) > 2:
         made = jagged.attention(vm, *args, **kwargs)

@@ -37,7 +37,7 @@ from ..values.kinds import isinstance
 from .aliasing import guard_aliasing
 from .entry import Entry
 from .inlined import with_program
-from .nature import changes, is_repeatable, is_writing
+from .nature import changes, is_repeatable, is_writing, may_be_drawn_again
 from .parameters import Parameters
 from .residual import Residual
 
@@ -155,7 +155,7 @@ def finish(
     entry = replace(
         _entry(vm, body, parameters, text, failing, inputs),
         has_graph=bool(body.outputs) or any(n.op not in ("placeholder", "output") for n in module.graph.nodes),
-        draws=bool(failing) and not repeatable,
+        draws=not repeatable and (bool(failing) or may_be_drawn_again(vm)),
         drawn=drawn,
         lets_go=body.lets_go and isinstance(end, Broken) and end.root,
     )

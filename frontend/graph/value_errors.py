@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, fx
 
-__all__ = ["may_raise", "partly_read", "raises_on_values"]
+__all__ = ["may_raise", "partly_read", "raises_by_name", "raises_on_values"]
 
 # Those that draw random numbers are effects anyway, as are checks that give nothing.
 _RAISES = frozenset(
@@ -35,6 +35,19 @@ _ON_REQUEST = frozenset(
 _DIVISIONS = frozenset(("floor_divide", "remainder", "fmod", "div"))
 _MAY_RAISE = _RAISES | _ON_REQUEST | _DIVISIONS
 
+# Functions and methods of torch's, by name, some of whose calls raise on values; the draws do where a tensor holds their parameter.
+_CALLS = (
+    _RAISES
+    | _DIVISIONS
+    | frozenset(
+        (
+            *("multinomial", "bernoulli", "normal", "poisson", "binomial"),
+            *("getitem", "setitem", "floordiv", "mod", "one_hot", "cross_entropy", "ctc_loss", "take_along_dim"),
+            *("linalg_cholesky", "linalg_inv", "linalg_solve", "linalg_svd", "linalg_eigh", "inverse", "_assert_async"),
+        )
+    )
+)
+
 # What a kernel of ours computes of its operand only where its own result is read: pieces, and reads by index.
 _PIECES = frozenset(
     (
@@ -56,6 +69,11 @@ _WHOLE = frozenset(
 def may_raise(func: object) -> bool:
     """Whether some calls of the operator raise on values."""
     return _name(func) in _MAY_RAISE
+
+
+def raises_by_name(name: str) -> bool:
+    """Whether some calls of a function or method of torch's of this name raise on values."""
+    return name.rstrip("_") in _CALLS
 
 
 def raises_on_values(node: fx.Node) -> bool:

@@ -376,9 +376,10 @@ class Runtime:
             family.reporter.broke(made.broken)
         start = time.perf_counter()
         # Where nothing was changed when a graph raises, eager shows what the program does up to the line that raises.
-        repeatable = made.repeatable and (not made.writes or getattr(graph, "writes_last", False))
+        repeatable = made.repeatable or made.entry.draws
+        untouched = repeatable and (not made.writes or getattr(graph, "writes_last", False))
         checks = bool(made.entry.failing)
-        again = self._again(checks or repeatable, made) if checks or made.repeatable else None
+        again = self._again(checks or untouched, made) if checks or repeatable else None
         entry = made.compile_entry(graph, MISS, again)
         function = self._function() if self._function is not None else None
         stays = not any(g.is_replaceable() for g in made.guards.parts.values())  # what is inlined is never dropped
