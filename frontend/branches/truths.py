@@ -63,10 +63,7 @@ def presumed(vm: Interpreter, value: Any) -> bool | None:
     if type(value) not in (torch.SymBool, torch.SymInt) or value.node.constant is not None:
         return None
     expr = value.node.expr if type(value) is torch.SymBool else sympy.Ne(value.node.expr, 0)
-    if not expr.free_symbols or not all(map(vm.out.read.is_size, expr.free_symbols)):
-        return None
-    many = expr.xreplace({s: 2 + sympy.Dummy(integer=True, nonnegative=True) for s in expr.free_symbols})
-    return bool(many) if many in (sympy.true, sympy.false) else None
+    return vm.out.read.presumed(expr)
 
 
 def tensor_of_truth(vm: Interpreter, value: Any) -> Any:

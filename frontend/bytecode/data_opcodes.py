@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..calls.visibility import check_keys, is_same
@@ -175,7 +176,11 @@ def IS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
 
 def CONTAINS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
     container = frame.pop()
-    frame.push(operators.contains(vm, container, frame.pop()) is not invert)
+    found = operators.contains(vm, container, frame.pop())
+    if type(found) is torch.SymBool:
+        frame.push(torch.sym_not(found) if invert else found)
+    else:
+        frame.push(found is not invert)
 
 
 def BINARY_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:

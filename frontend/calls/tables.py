@@ -117,12 +117,13 @@ TORCH_PURE = frozenset(
     is_tensor_method_or_property _infer_size resolve_name get_device_module _get_device_index _element_size _get_available_device_type
     """.split()  # noqa: SIM905
 )
-# Those that say how torch was built, or what the machine has.
+# Those that say how torch was built (`err_fn` stands for classes that it was built without), or what the machine has.
 TORCH_FIXED = frozenset(
     """
     is_available is_built _is_compiled is_nccl_available is_mpi_available is_gloo_available is_ucc_available is_xccl_available
     is_flash_attention_available is_ck_sdpa_available get_arch_list get_device_capability get_device_name get_device_properties
     device_count _accelerator_getAccelerator is_bf16_supported _is_privateuse1_backend_available cpu_count
+    err_fn
     """.split()  # noqa: SIM905
 )
 

@@ -38,7 +38,10 @@ def check_torch_state(name: str, module: str = "") -> None:
 
 
 def _asks(name: str) -> bool:
-    return name.startswith(tables.QUESTIONS) or name.endswith(("_enabled", "_allowed", "_available"))
+    return name.startswith(tables.QUESTIONS) or name.endswith(("_enabled", "_allowed", "_available", _CAPTURING))
+
+
+_CAPTURING = "isCurrentStreamCapturing"  # torch._C._cuda_..., _xpu_...
 
 
 _RECURRENT = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
@@ -126,9 +129,10 @@ def is_operator(function: Any) -> bool:
 def torch_answer(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of torch's that makes no tensor: the facts of one, or a question to the process that is asked again in every call."""
     leaves = pytree.tree_leaves((args, kwargs))
-    if any(isinstance(leaf, Tensor) for leaf in leaves):
-        return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
     name = function.__name__
+    fixed = name.endswith(_CAPTURING) and not torch.accelerator.is_available()  # it raises then, whenever it is asked
+    if fixed or any(isinstance(leaf, Tensor) for leaf in leaves):
+        return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
     if not _asks(name):
         raise GraphBreak(f"{getattr(function, '__module__', 'torch')}.{name} is called, which capture does not know")
     return process_state.ask(vm, function, args, kwargs)

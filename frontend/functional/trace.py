@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, fx
 from ..errors import Unsupported, lines_of
 from ..gradients.nodes import asks_autograd, has_gradients
 from ..graph.fake_dispatch import new_fake_mode
-from ..graph.read_sizes import rely_on_narrow
+from ..graph.read_sizes import rely_on_narrow, with_sizes
 from ..graph.recompute import RECOMPUTE
 from ..graph.sym_nodes import SymNodes, concrete
 from ..graph.value_errors import partly_read, raises_on_values
@@ -138,9 +139,8 @@ class Tracer(CaptureMode):
                 node.meta["val"] = example
                 self.symbols.bind(example, node)
             self.inputs.append(example)
-        for node in self.graph.nodes:
-            if isinstance(node.meta["val"], Tensor):
-                self.symbols.bind_sizes(node.meta["val"], node)
+        for node in (n for n in self.graph.nodes if isinstance(n.meta["val"], Tensor)):
+            self.symbols.bind_sizes(node.meta["val"], node)
 
     def _is_trained(self, example: Any) -> bool:
         """Whether an optimizer will write the tensor before the next call: a host's weight of which no packed copy is kept."""
@@ -183,15 +183,16 @@ class Tracer(CaptureMode):
     def _run_node(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.autocast = autocast_keys()
         try:
-            if node.target in REGIONS:
-                return REGIONS[node.target](self, *args, **kwargs)
+            function: Any = node.target
+            if function in REGIONS:
+                return REGIONS[function](self, *args, **kwargs)
+            if node.op == "call_method":
+                function, args = getattr(args[0], function), args[1:]
+            elif node.op == "call_module":
+                function = self.gm.get_submodule(function)
+            done = lambda: (len(self.effects), [s.version for s in self.storages.values()])  # noqa: E731
             with self:
-                if node.op == "call_function":
-                    result = node.target(*args, **kwargs)  # type: ignore[operator]
-                elif node.op == "call_method":
-                    result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
-                else:
-                    result = self.gm.get_submodule(str(node.target))(*args, **kwargs)
+                result = with_sizes(partial(function, *args, **kwargs), self.fake_mode.shape_env, done)
             if "val" in node.meta:  # of a trace with gradients
                 self.symbols.rename(same_again(result, node.meta["val"]))
             return result

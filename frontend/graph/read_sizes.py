@@ -6,7 +6,7 @@ A graph that runs such an operator goes on. What Python decides by such a size b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import sympy
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import GraphBreak
-from ..torch_private.fake import needs_dynamic_sizes
+from ..torch_private.fake import data_dependent_errors, needs_dynamic_sizes
 from ..torch_private.functions import OpOverload
 from ..torch_private.symbols import (
     hint_of,
@@ -23,11 +23,13 @@ from ..torch_private.symbols import (
     same_size,
     scalar_outputs,
     shows,
+    truth_in,
     unknown_symbol,
 )
 
 __all__ = ["READS", "ReadSizes", "rely_on_narrow", "rely_on_sizes", "resizes"]
 
+_MOST_TAKEN = 8  # conditions that one call may take for granted
 READS = "reads"  # in a graph's `meta`: it has such sizes or numbers
 
 
@@ -55,11 +57,20 @@ class ReadSizes:
         if any(_is_unknown(size) for tensor in given for size in tensor.shape):
             raise GraphBreak("a size that depends on a tensor's values is one of images, which eager looks at")
         try:
-            return function(*args, **kwargs)
+            return self._run(function, args, kwargs)
         except needs_dynamic_sizes():
             if not self.allow():
                 raise
-        return function(*args, **kwargs)
+        return self._run(function, args, kwargs)
+
+    def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
+        given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and not v.is_inference()]
+        env = next((size.node.shape_env for _, _, size in self._shown.values()), None)
+        return with_sizes(partial(function, *args, **kwargs), env, lambda: [t._version for t in given], self.is_size)
+
+    def presumed(self, expr: Any) -> bool | None:
+        """The truth of an expression of sizes that values decide, for all but 0 and 1; None where it is not one truth."""
+        return presumed(expr, self.is_size)
 
     def note_part(self, tensor: Tensor, key: Any, part: Tensor) -> None:
         """`part` is `tensor[key]`."""
@@ -179,6 +190,36 @@ class ReadSizes:
             return emit("call_method", "item", (self.node(tensor),), {}, value)
         node, dim, size = self._show(symbol)
         return node if dim is None else emit("call_method", "size", (node, dim), {}, size)
+
+
+def presumed(expr: Any, is_size: Callable[[Any], bool]) -> bool | None:
+    """The truth of an expression of sizes, for all but 0 and 1; None where it is not one truth."""
+    if not isinstance(expr, sympy.logic.boolalg.Boolean) or not expr.free_symbols:
+        return None
+    if not all(map(is_size, expr.free_symbols)):
+        return None
+    many = expr.xreplace({s: 2 + sympy.Dummy(integer=True, nonnegative=True) for s in expr.free_symbols})
+    return bool(many) if many in (sympy.true, sympy.false) else None
+
+
+def with_sizes(
+    call: Callable[[], Any], env: Any, state: Callable[[], Any], is_size: Callable[[Any], bool] = is_unknown
+) -> Any:
+    """`call()`, an operator; what it asks of sizes that values decide is taken for granted where it is one truth for all but 0 and 1.
+
+    It is called again then, if `state()` says that the first time has changed nothing.
+    """
+    before = state() if env is not None else None
+    for _ in range(_MOST_TAKEN if env is not None else 0):
+        try:
+            return call()
+        except data_dependent_errors() as error:
+            asked = getattr(error, "cond", None)
+            known = presumed(asked, is_size)
+            if known is None or state() != before:
+                raise
+            torch._check(truth_in(env, asked if known else sympy.Not(asked)))
+    return call()
 
 
 _BASIC = (int, torch.SymInt, type(None), type(...))

@@ -131,6 +131,11 @@ def unknown_float(shape_env: Any) -> Any:
     return made
 
 
+def truth_in(shape_env: Any, expr: Any) -> Any:
+    """The SymBool of an expression of an environment's symbols."""
+    return shape_env.create_symboolnode(expr)
+
+
 def unknown_int(shape_env: Any, low: int | None = None, high: int | None = None) -> Any:
     """A SymInt that only the running program knows, within these inclusive bounds."""
     made = shape_env.create_unbacked_symint()

@@ -261,10 +261,10 @@ def unary(vm: Interpreter, symbol: str, value: Any) -> Any:
     return vm.call(found, (value,), {}) if found is not None else vm.native(function, value)
 
 
-def contains(vm: Interpreter, container: Any, item: Any) -> bool:
-    """`item in container`."""
+def contains(vm: Interpreter, container: Any, item: Any) -> Any:
+    """`item in container`: True, False, or a symbol where only the running program knows it."""
     if isinstance(container, Tensor):
-        raise GraphBreak("`in` looks into a tensor's values")
+        return _is_in_tensor(vm, container, item)
     found = objects.find_method(type(container), "__contains__")
     if found is not None and not vm.is_library(found.__module__) or found is not None and not _is_plain(container):
         return vm.truth(vm.call(found, (container, item), {}))
@@ -291,6 +291,19 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
     if isinstance(item, Tensor) and isinstance(container, dict):
         _look_up_tensor(vm, container, item)
     return bool(vm.native(operator.contains, container, item))
+
+
+def _is_in_tensor(vm: Interpreter, container: Tensor, item: Any) -> Any:
+    """What `Tensor.__contains__` computes."""
+    rely_on_method(vm, "__contains__")
+    plain = isinstance(item, Tensor) or type(item) in _SOUGHT
+    if not plain or Tensor.__contains__ is not _CONTAINS or vm.overrides.concern((container, item)):
+        raise GraphBreak("`in` looks into a tensor's values")
+    return truth_of(vm, vm.out.call_method("any", (compare(vm, "==", item, container),), {}))
+
+
+_CONTAINS = Tensor.__contains__
+_SOUGHT = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def is_old_sequence(container: Any) -> bool:

@@ -56,3 +56,20 @@ def test_one_graph(name):
     assert program.breaks in found[0] if program.breaks else not found, found
     assert len(log.captures) <= 2 or program.breaks, log.recompiles
     assert not torch.overrides._get_current_function_mode_stack()
+
+
+def test_streams_are_asked_whether_they_are_recorded() -> None:
+    """On a machine without the device the question raises, as in eager."""
+
+    def answers(x: torch.Tensor) -> list[object]:
+        found: list[object] = [x + 1]
+        for ask in (torch.cuda.is_current_stream_capturing, torch.xpu.graphs.is_current_stream_capturing):
+            try:
+                found.append(ask())
+            except RuntimeError as error:
+                found.append(str(error).splitlines()[0])
+        return found
+
+    fast, log = compiled(answers, number_backend, on_error="raise")
+    assert str(fast(torch.ones(2))) == str(answers(torch.ones(2)))
+    assert not log.breaks and not log.fallbacks

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from harness import compiled, number_backend
 from torch import Tensor
 
@@ -75,7 +76,21 @@ def parts_of_a_mixture(x: Tensor) -> Any:
     return out
 
 
+def of_operators(x: Tensor) -> Any:
+    """What these ask of sizes inside is presumed."""
+    y = x[x[:, 0] > 0] * W
+    normed = F.batch_norm(y, None, None, training=True)
+    return y.logsumexp(0), y.roll(1, 0), y.diff(dim=0), F.bilinear(y, y, torch.ones(2, 3, 3)), normed
+
+
+def attended(x: Tensor) -> Any:
+    y = (x[x[:, 0] > 0] * W)[:, None, :, None].expand(-1, 2, -1, 4)
+    return F.scaled_dot_product_attention(y, y, y).sum()
+
+
 FUNCTIONS = [
+    of_operators,
+    attended,
     nothing_found,
     one_at_most,
     by_truth,
@@ -94,7 +109,7 @@ def outcome(function: Any, x: Tensor) -> Any:
     x = x.clone()
     try:
         result = function(x)
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, ValueError) as error:
         return type(error)
     W.grad = None
     tensors = [t for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, Tensor)]
@@ -122,7 +137,7 @@ def test_as_eager(function: Any) -> None:
 
 
 def test_compiled() -> None:
-    for function in (nothing_found, fails_on_nothing, all_of_several):
+    for function in (nothing_found, fails_on_nothing, all_of_several, of_operators):
         fast = intarsia.compile(function)
         for x in CALLS:
             found, wanted = outcome(fast, x), outcome(function, x)

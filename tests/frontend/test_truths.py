@@ -95,6 +95,20 @@ def read_before_a_write(x):
     return ok, x.max().item() > 1
 
 
+def found(x):
+    y = x.round()
+    if 1 in y and 77 not in y:
+        x = x + 1
+    return x * 2, 2.0 in y, x[0, 0] in x, y[0] not in x, True in (y > 1)
+
+
+def until_found(x):
+    n = 0
+    while n < 5 and 0.5 not in x.abs().round():
+        x, n = x * 0.5, n + 1
+    return x + 1, n
+
+
 def branches(x):
     if x.max().item() > 1 and torch.allclose(x, x * 1.0001):
         x = x + 1
@@ -194,7 +208,7 @@ ONE_GRAPH += [
     patience,
     numbers_of_branches,
 ]
-ONE_GRAPH += [how_many_there_are, the_first_of_none, kept, compared, read_before_a_write, branches]
+ONE_GRAPH += [how_many_there_are, the_first_of_none, kept, compared, read_before_a_write, branches, found, until_found]
 ENDLESS_WITH_NAN = [until_it_is_close, until_it_is_equal, best_so_far]
 
 
