@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 from typing import Any
 
 import torch
@@ -19,7 +20,21 @@ from torch import Tensor, nn
 import intarsia
 from benchmarks import torchvision_stub
 from benchmarks.product_order import ProductOrder
-from intarsia.extend import BF16, F32, Access, Fuse, Group, Pass, Plan, kernel, prim, tensor_type
+from intarsia.extend import (
+    BF16,
+    F32,
+    Access,
+    CompileContext,
+    Fuse,
+    Group,
+    ModuleOp,
+    Pass,
+    Plan,
+    bytes_read,
+    kernel,
+    prim,
+    tensor_type,
+)
 
 
 @dataclass(frozen=True)
@@ -37,62 +52,86 @@ class GreedyByProducer(Fuse):
 
 
 @dataclass(frozen=True)
-class BatchProducts(Pass):
-    """Equal small products of matrices that do not wait for each other become one batched product (as in DyNet, Neubig et al., 2017)."""
+class SearchedFusion(Fuse):
+    """Fuse in many orders, and keep the one whose kernels move the fewest bytes (a random search, as autotuners of XLA's fusion do it)."""
 
-    name = "batch-products"
+    name = "searched-fusion"
+    replaces = "fuse"
+    tries: int = 24
+    seed: int = 0  # 0: the order of the default pass
+
+    def turn(self, access: Access) -> float:
+        noise = Random(f"{self.seed} {access.reader.index} {access.producer.index}").random() if self.seed else 0.5
+        return -bytes_read(access) * 16 ** (2 * noise - 1)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        found = {seed: self._bytes(seed, ctx, module) for seed in range(self.tries)}
+        best = min(found, key=lambda seed: found[seed])
+        super(SearchedFusion, replace(self, seed=best)).apply(ctx, module)
+        ctx.diagnostics.count(self.name, "bytes in the default order", found[0])
+        ctx.diagnostics.count(self.name, "bytes in the order that was found", found[best])
+
+    def _bytes(self, seed: int, ctx: CompileContext, module: ModuleOp) -> int:
+        trial = CompileContext(ctx.machine)
+        super(SearchedFusion, replace(self, seed=seed)).apply(trial, module.clone())
+        return trial.diagnostics.statistics["fuse"]["bytes"]
+
+
+@dataclass(frozen=True)
+class WideProducts(Pass):
+    """x a^T, x b^T ... -> x [a b ...]^T: small products of one input become a wide one (TASO, Jia et al., 2019; DyNet batches so, too)."""
+
+    name = "wide-products"
     level = "prim"
     after = ("dce",)
-    before = ("own-kernels?", "hoist?", "fuse")
-    largest: int = 1 << 22  # operations of one product; larger ones fill the machine alone
-    fewest: int = 4
+    before = ("attention?", "own-kernels?", "hoist?", "fuse")
+    fewest: int = 3
+    widest: int = 64  # columns of one product; wider ones fill the registers alone
+    rows: int = 8  # fewer rows are a product with a vector, which reads each weight once in any case
 
     def apply(self, ctx, module) -> None:
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             place = {op: n for n, op in enumerate(func.block_body.ops)}
             groups: dict[Any, list] = {}
             for op in place:
-                if op.name == "kernel.extern" and op["target"] == "aten.mm.default":
-                    a, b = (v.type for v in op.operands)
-                    if (
-                        all(isinstance(n, int) for n in (*a.shape, *b.shape))
-                        and 2 * a.numel * b.shape[1] <= self.largest
-                    ):
-                        groups.setdefault((a, b, op.results[0].type), []).append(op)
+                if op.name == "kernel.extern" and op["target"] == "aten.linear.default" and self._is_small(op):
+                    groups.setdefault((op.operands[0], str(op.literals), op.results[0].type.dtype), []).append(op)
             for found in groups.values():
-                while found:  # what those of a batch read is known where the first of them stands
-                    first = place[found[0]]
-                    ready = [op for op in found if all(place.get(v.owner, -1) < first for v in op.operands)]
-                    found = [op for op in found if op not in ready]
-                    self._batch(ctx, ready)
+                first = place[found[0]]  # what the others read has to be known where the first of them stands
+                ready = [op for op in found if all(place.get(v.owner, -1) < first for v in op.operands)]
+                if len(ready) >= self.fewest:
+                    self._join(ready)
+                    ctx.diagnostics.count(self.name, "products joined", len(ready))
 
-    def _batch(self, ctx, ops) -> None:
-        if len(ops) < self.fewest:
-            return
-        made, block = [], ops[0].parent
+    def _is_small(self, op) -> bool:
+        x, weight, result = op.operands[0].type, op.operands[1].type, op.results[0].type
+        known = all(isinstance(n, int) for n in (*x.shape, *weight.shape))
+        return known and weight.shape[0] <= self.widest and result.numel >= self.rows * weight.shape[0]
+
+    def _join(self, ops) -> None:
+        made = []
 
         def add(op):
             op.location = ops[0].location
             made.append(op)
             return op.results[0]
 
-        def stacked(values):
-            t = values[0].type
-            rows = [add(prim.reshape(v, (1, *t.shape))) for v in values]
-            return add(prim.Concat.make(rows, [t.with_(shape=(len(values), *t.shape))], {"dim": 0}))
-
-        t, n = ops[0].results[0].type, len(ops)
-        factors = [stacked([op.operands[k] for op in ops]) for k in (0, 1)]
-        attrs = {"target": "aten.bmm.default", "operands": ("self", "mat2")}
-        whole = add(kernel.Extern.make(factors, [t.with_(shape=(n, *t.shape))], attrs))
-        for k, op in enumerate(ops):
-            starts = {"starts": (k, 0, 0), "steps": (1, 1, 1)}
-            part = add(prim.Slice.make([whole], [t.with_(shape=(1, *t.shape))], starts))
-            op.results[0].replace_all_uses_with(add(prim.reshape(part, t.shape)))
-        block.insert_ops_before(made, ops[0])
+        parameters = []
+        for k in range(1, len(ops[0].operands)):  # weights, then biases
+            values = [op.operands[k] for op in ops]
+            shape = sum(v.type.shape[0] for v in values), *values[0].type.shape[1:]
+            parameters.append(add(prim.Concat.make(values, [values[0].type.with_(shape=shape)], {"dim": 0})))
+        t, start = ops[0].results[0].type, 0
+        wide = t.with_(shape=(*t.shape[:-1], parameters[0].type.shape[0]))
+        whole = add(kernel.Extern.make([ops[0].operands[0], *parameters], [wide], ops[0].literals))
         for op in ops:
-            block.erase_op(op)
-        ctx.diagnostics.count(self.name, "products batched", n)
+            part, zeros = op.results[0].type, (0,) * (len(t.shape) - 1)
+            at = {"starts": (*zeros, start), "steps": (1,) * len(t.shape)}
+            op.results[0].replace_all_uses_with(add(prim.Slice.make([whole], [part], at)))
+            start += part.shape[-1]
+        ops[0].parent.insert_ops_before(made, ops[0])
+        for op in ops:
+            op.parent.erase_op(op)
 
 
 PRODUCTS = ("aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.linear.default")
@@ -104,7 +143,7 @@ class MixedPrecision(Pass):
 
     name = "mixed-precision"
     level = "prim"
-    after = ("dce", "batch-products?")
+    after = ("dce", "wide-products?")
     before = ("own-kernels?", "hoist?", "fuse")
 
     def apply(self, ctx, module) -> None:
@@ -126,18 +165,47 @@ class MixedPrecision(Pass):
             ctx.diagnostics.count(self.name, "products in bfloat16")
 
 
-class Experts(nn.Module):
-    """Sixteen small experts on parts of the batch, and a gate."""
+class Tasks(nn.Module):
+    """Forty questions about one input (faces and their attributes, Liu et al., 2015): a trunk, and a small head for each."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 512, tasks: int = 40) -> None:
         super().__init__()
-        self.first = nn.ParameterList(nn.Parameter(torch.randn(64, 64) / 8) for _ in range(16))
-        self.second = nn.ParameterList(nn.Parameter(torch.randn(64, 64) / 8) for _ in range(16))
+        self.trunk = nn.Sequential(nn.Linear(width, width), nn.ReLU())
+        self.heads = nn.ModuleList(nn.Linear(width, 2) for _ in range(tasks))
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = x.chunk(16)
-        hidden = [torch.nn.functional.gelu(p @ w) for p, w in zip(parts, self.first, strict=True)]
-        return torch.cat([h @ w for h, w in zip(hidden, self.second, strict=True)]).softmax(-1)
+        x = self.trunk(x)
+        return torch.stack([head(x).softmax(-1) for head in self.heads], 1)
+
+
+class Adapted(nn.Module):
+    """Linear layers of one input with adapters of low rank (LoRA, Hu et al., 2022), not merged."""
+
+    def __init__(self, width: int = 512, rank: int = 8, layers: int = 6) -> None:
+        super().__init__()
+        self.base, self.down, self.up = (
+            nn.ModuleList(nn.Linear(a, b, bias=bias) for _ in range(layers))
+            for a, b, bias in ((width, width, True), (width, rank, False), (rank, width, False))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        each = zip(self.base, self.down, self.up, strict=True)
+        return torch.cat([base(x) + 2.0 * up(down(x)) for base, down, up in each], -1)
+
+
+class Experts(nn.Module):
+    """A mixture of experts with a gate for each task (Ma et al., 2018): all read the same input."""
+
+    def __init__(self, width: int = 128, experts: int = 16, hidden: int = 32, tasks: int = 4) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(width, hidden) for _ in range(experts))
+        self.gates = nn.ModuleList(nn.Linear(width, experts, bias=False) for _ in range(tasks))
+        self.towers = nn.ModuleList(nn.Linear(hidden, 1) for _ in range(tasks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        known = torch.stack([expert(x).relu() for expert in self.experts], 1)
+        mixed = [(gate(x).softmax(-1)[..., None] * known).sum(1) for gate in self.gates]
+        return torch.cat([tower(m) for tower, m in zip(self.towers, mixed, strict=True)], -1)
 
 
 class Block(nn.Module):
@@ -228,9 +296,11 @@ def nystromformer() -> nn.Module:
 
 Models = dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]]
 MODELS: Models = {
-    "experts": (Experts, (16 * 32, 64)),
     "transformer": (lambda: nn.Sequential(*(Block() for _ in range(4))), (4, 64, 256)),
     "mlp": (mlp, (256, 512)),
+    "tasks": (Tasks, (32, 512)),
+    "adapters": (Adapted, (64, 512)),
+    "experts": (Experts, (512, 128)),
 }
 CHAINS: Models = {
     "non-local": (NonLocal, (2, 256, 28, 28)),
@@ -241,7 +311,8 @@ CHAINS: Models = {
 IDEAS: dict[str, list[Pass]] = {
     "as it is": [],
     "greedy fusion": [GreedyByProducer()],
-    "batched products": [BatchProducts()],
+    "searched fusion": [SearchedFusion()],
+    "wide products": [WideProducts()],
     "mixed precision": [MixedPrecision()],
 }
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from .dialects import aten, buffer, kernel, loop, prim
 from .dtypes import BY_NAME
-from .scalars import REDUCES, SCALARS, ScalarRow
+from .scalars import REDUCES, ScalarRow, own_rows
 from .symbols import FloorDiv, Mod
 from .syntax import Op
 from .types import IndexType, LiteralAttr, RefType, ScalarType, TensorType
@@ -165,7 +165,7 @@ def _scalars() -> str:
             str(r.cost),
             r.note or "",
         )
-        for r in SCALARS.values()
+        for r in own_rows()
     ]
     return _table(("name", "operands", "dtypes", "result", "C++", "Triton", "cost", "nan, overflow, order"), rows)
 

@@ -258,6 +258,11 @@ def _said(row: ScalarRow) -> tuple[object, ...]:
     return row.name, row.arity, row.cpp, row.triton, row.domain, row.cost, row.result, row.commutative
 
 
+def own_rows() -> list[ScalarRow]:
+    """The rows without those of others."""
+    return [row for name, row in SCALARS.items() if name in _OWN]
+
+
 def added_rows() -> list[tuple[object, ...]]:
     """What the rows of others say, for the key of the cache."""
     return [_said(row) for name, row in SCALARS.items() if name not in _OWN]

@@ -32,6 +32,7 @@ from ..guards.source import Const, Fetch
 from ..state import ASSERTED, Interpreter
 from ..subclasses import jagged
 from ..subclasses.tensors import as_subclass
+from ..torch_private.dynamo import compiling_questions, size_marks
 from ..torch_private.fake import FakeTensor
 from ..torch_private.functions import (
     ASSOCIATIVE_SCAN,
@@ -41,7 +42,6 @@ from ..torch_private.functions import (
     IS_SCRIPTING,
     LOG_USAGE,
     MODULE_APPLY,
-    SIZE_MARKS,
     TRACING_STATE,
 )
 from ..torch_private.guards import function_mode_count
@@ -422,7 +422,8 @@ def _is_compiling(vm: Interpreter) -> bool:
     return vm.told.refused is None and not str(vm.frames[-1].globals.get("__name__", "")).startswith("torch.optim.")
 
 
-ROWS.rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *IS_COMPILING)(_is_compiling)
+ROWS.rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, IS_COMPILING)(_is_compiling)
+ROWS.late(lambda rows: rows.rule(*compiling_questions())(_is_compiling))
 ROWS.rule(torch.jit.is_scripting)(lambda vm: False)
 ROWS.rule(torch.jit.is_tracing)(lambda vm: False)
 ROWS.rule(TRACING_STATE)(lambda vm: None)
@@ -488,7 +489,7 @@ def _assert(vm: Interpreter, condition: Any, message: Any, at: int | None = None
         raise UserRaise(AssertionError(message))
 
 
-ROWS.rule(*SIZE_MARKS)(lambda vm, *args, **kwargs: None)
+ROWS.late(lambda rows: rows.rule(*size_marks())(lambda vm, *args, **kwargs: None))
 
 
 # ---- library functions with a meaning of their own ----

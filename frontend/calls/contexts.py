@@ -51,7 +51,6 @@ _GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _OVERRIDES = {WITHOUT_SUBCLASSES: 1, WITHOUT_OVERRIDES: 2}  # what each switches off
-_BREAK_SWITCH = break_switch()
 _CLASSES = (*_GRAD, *_SILENT, torch.autocast, *_OVERRIDES)
 
 
@@ -113,7 +112,7 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
         return Scope(vm, lambda: None, (type(manager), (manager.name, manager.args))), manager
     if type(manager) in _OVERRIDES:
         return _enter_without(vm, type(manager)), manager
-    if type(manager) is _BREAK_SWITCH:
+    if type(manager) is break_switch():
         return _enter_break_switch(vm, manager), None
     if isinstance(manager, TorchFunctionMode) and _is_plain_mode(type(manager)):
         return _enter_mode(vm, manager), manager
@@ -163,8 +162,10 @@ def _switch_ends(vm: Interpreter, *_: Any) -> Any:
     raise GraphBreak("error_on_graph_break ends, which began before this graph")
 
 
-if _BREAK_SWITCH is not None:
-    ROWS.rule(_BREAK_SWITCH.__exit__)(_switch_ends)
+@ROWS.late
+def _of_switch(rows: Rows) -> None:
+    if (switch := break_switch()) is not None:
+        rows.rule(switch.__exit__)(_switch_ends)
 
 
 def _check_unseen(vm: Interpreter, cls: type) -> None:
@@ -202,7 +203,7 @@ def _enter_without(vm: Interpreter, cls: Any) -> Scope:
 def _enter_break_switch(vm: Interpreter, manager: Any) -> Scope:
     """`torch._dynamo.error_on_graph_break`."""
     before, vm.strict = vm.strict, bool(vm.load_attr(manager, "error_on_graph_break"))
-    again = _BREAK_SWITCH, (vm.strict,)
+    again = break_switch(), (vm.strict,)
     return Scope(vm, lambda: setattr(vm, "strict", before), again)
 
 

@@ -13,8 +13,9 @@ from ..errors import GraphBreak
 from ..guards import process_state
 from ..guards.source import Const, Made, Number, Source
 from ..state import Interpreter
+from ..torch_private.dynamo import graph_breaks
 from ..torch_private.fake import real_tensors
-from ..torch_private.functions import GRAPH_BREAK, GROUP_TENSORS
+from ..torch_private.functions import GROUP_TENSORS
 from ..values.constant import is_constant
 from ..values.kinds import isinstance
 from .registry import Rows, Then
@@ -26,11 +27,13 @@ __all__ = ["ROWS", "check_step"]
 ROWS = Rows()
 
 
-@ROWS.rule(GRAPH_BREAK)
 def _graph_break(vm: Interpreter, *_: Any, **__: Any) -> None:
     """Optimizers ask torch.compile for a graph of their own around each step, which ours do not need."""
     if not str(vm.frames[-1].globals.get("__name__", "")).startswith("torch.optim."):
         raise GraphBreak("torch._dynamo.graph_break() is called")
+
+
+ROWS.late(lambda rows: rows.rule(*graph_breaks())(_graph_break))
 
 
 OPTIMIZER = "an optimizer or scheduler of torch's runs"

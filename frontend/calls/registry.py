@@ -29,6 +29,7 @@ __all__ = [
     "asks_overrides",
     "called_row",
     "check_refused",
+    "complete",
     "fill",
     "is_misfit",
     "refuse_misfit",
@@ -78,6 +79,7 @@ class Then:
 
 
 _ROWS: dict[int, Row] = {}
+_LATE: list[Callable[[Rows], Any]] = []  # of `complete`
 
 
 def _raw(target: Any) -> Any:
@@ -95,6 +97,7 @@ class Rows:
 
     def __init__(self) -> None:
         self.facts: list[tuple[Any, dict[str, Any]]] = []
+        self.later: list[Callable[[Rows], Any]] = []
 
     def describe(self, *targets: Any, **facts: Any) -> None:
         """Add facts of functions."""
@@ -109,13 +112,28 @@ class Rows:
 
         return add
 
+    def late(self, known: Callable[[Rows], Any]) -> Callable[[Rows], Any]:
+        """Add what `known` adds to its argument once `complete` calls it: rows of functions whose package takes seconds to import."""
+        self.later.append(known)
+        return known
+
 
 def fill(*files: Rows) -> None:
     """Add rows, or more facts to rows that exist."""
+    _LATE.extend(known for rows in files for known in rows.later)
     for target, facts in (known for rows in files for known in rows.facts):
         target = _raw(target)
         row = row_of(target)
         _ROWS[id(target)] = Row(target, **facts) if row is None else replace(row, **facts)
+
+
+@functools.cache
+def complete() -> None:
+    """Add the rows of `Rows.late`, before anything is captured: what only reads IR, as passes-opt does, never needs them."""
+    for known in _LATE:
+        rows = Rows()
+        known(rows)
+        fill(rows)
 
 
 def row_of(target: Any) -> Row | None:

@@ -187,14 +187,18 @@ def _resolve(function: Any) -> None:
         return Then(function, (group, tag), {}, body=True)
 
 
-if dist.is_available():
-    from torch.distributed.tensor import DTensor
+@ROWS.late
+def _of_sharded(rows: Rows) -> None:
+    if dist.is_available():
+        from torch.distributed.tensor import DTensor
 
-    ROWS.rule(DTensor.from_local)(from_local)
+        rows.rule(DTensor.from_local)(from_local)
+    for method, name in questions():
+        rows.rule(method)(asked(name))
+
+
 for _question in RESOLVE_GROUP:
     _resolve(_question)
-for _method, _name in questions():
-    ROWS.rule(_method)(asked(_name))
 
 
 @ROWS.rule(*WORLD)

@@ -20,7 +20,7 @@ from ..bytecode import closing
 from ..bytecode.frame import NULL, Frame, Lasti, Saved
 from ..bytecode.symbolic_interpreter import SymbolicInterpreter
 from ..calls.dispatch import call_forward
-from ..calls.registry import row_of
+from ..calls.registry import complete, row_of
 from ..errors import CaptureError, InternalError, Refused, SourceLine, Unsupported, UserRaise
 from ..gradients.inside import HooksOutside
 from ..graph.dynamic import ConstraintError, Marks
@@ -143,6 +143,7 @@ class _Attempt:
 
     def first(self) -> Capture:
         """Run it; again, up to an earlier place, where a break cannot be split."""
+        complete()
         refuse_environment()
         stop: tuple[int, Stop] | None = None
         for _ in range(_ATTEMPTS):

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import nn
 
+from ..calls.registry import complete
 from ..guards.filters import GuardFilter
 from .collector import collector_paused
 from .entries import Backend, Family, Observer, Options
-from .module import CompiledModule, compiled_module
 from .stance import STANCE
 
-__all__ = ["Backend", "CompiledModule", "Observer", "collector_paused", "compile_callable", "forget_all"]
+__all__ = ["Backend", "Observer", "collector_paused", "compile_callable", "forget_all"]
 
 
 def compile_callable(
@@ -34,8 +34,11 @@ def compile_callable(
     call: the pieces around it are compiled, with one log line for each such place. With `fullgraph=True` it raises the
     capture's error instead.
     """
+    complete()  # here rather than in the first call, where the program may have set modes that an import should not see
     options = Options(backend, fullgraph, dynamic, recompile_limit, observer, on_recompile, on_error, keep)
     if isinstance(target, nn.Module):
+        from .module import compiled_module  # whose class derives from one of torch.compile's
+
         return compiled_module(target, options)
     return Family(options).compile(target)
 

@@ -38,6 +38,27 @@ def optimized_module() -> type[torch.nn.Module]:
     return OptimizedModule
 
 
+def compiling_questions() -> list[Any]:
+    """The functions of torch.compile's package that say whether it compiles."""
+    import torch._dynamo as dynamo
+
+    return [*filter(None, (getattr(owner, "is_compiling", None) for owner in (dynamo, dynamo.external_utils)))]
+
+
+def size_marks() -> list[Any]:
+    """Functions that mark tensors for torch.compile, and do nothing else."""
+    import torch._dynamo as dynamo
+
+    return [dynamo.mark_static_address, dynamo.mark_dynamic]
+
+
+def graph_breaks() -> list[Any]:
+    """The functions that ask torch.compile for a break."""
+    import torch._dynamo as dynamo
+
+    return [dynamo.graph_break]
+
+
 def is_disabled(function: Any) -> bool:
     """Whether a Python function carries torch's mark that says it must not be compiled."""
     if function.__dict__.get("_torchdynamo_disable"):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._dynamo as dynamo
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._ops import OpOverload, OpOverloadPacket  # noqa: F401  (used from here)
 
@@ -16,19 +15,14 @@ ENTER_AUTOCAST: Any = torch.amp.autocast_mode._enter_autocast
 EXIT_AUTOCAST: Any = torch.amp.autocast_mode._exit_autocast
 
 # Questions that libraries ask of torch.compile, torch.jit and the modes.
-IS_COMPILING = [
-    torch._utils.is_compiling,
-    *filter(None, (getattr(owner, "is_compiling", None) for owner in (dynamo, dynamo.external_utils))),
-]
+IS_COMPILING: Any = torch._utils.is_compiling
 IS_SCRIPTING: Any = torch._jit_internal.is_scripting
 TRACING_STATE: Any = torch._C._get_tracing_state
 DISPATCH_MODES: Callable[[], int] = torch._C._len_torch_dispatch_stack
 FUNCTION_MODES: Callable[[], int] = torch._C._len_torch_function_stack
 LOG_USAGE: Any = torch._C._log_api_usage_once
 
-GRAPH_BREAK: Any = dynamo.graph_break
 ASSOCIATIVE_SCAN = associative_scan
-SIZE_MARKS = (dynamo.mark_static_address, dynamo.mark_dynamic)
 ASSERT_ASYNC: Any = torch._assert_async
 CHECK_WITH: Any = torch._check_with
 CHECK_TENSOR_ALL: Any = torch._check_tensor_all_with

@@ -12,7 +12,9 @@ class Double(Pass):
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
@@ -45,6 +47,7 @@ class Pass:
         scopes: the graphs for which it does: "inference", "forward" and "backward" (the halves of a training graph), "step" (a graph that
             takes its gradients itself); none: all.
         replaces: the pass in whose place it stands.
+        least: the least value of options that are numbers, by their names: `{"max_ops": 1}`.
 
     Every pass has the option `remarks`: say what was done and refused, and why, as `--remarks` does for all passes.
     """
@@ -60,7 +63,14 @@ class Pass:
     devices: ClassVar[tuple[str, ...]] = ()
     scopes: ClassVar[tuple[str, ...]] = ()
     replaces: ClassVar[str] = ""
+    least: ClassVar[Mapping[str, float]] = MappingProxyType({})
     remarks: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name, least in self.least.items():
+            if not getattr(self, name) >= least:
+                option, given = name.replace("_", "-"), getattr(self, name)
+                raise PassError(f"pass '{self.name}': option '{option}' takes {least} or more, not {given}")
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         """Rewrite the module in place.

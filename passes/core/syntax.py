@@ -160,7 +160,10 @@ def make_pass(kind: type[Pass], options: Mapping[str, str]) -> Pass:
             raise PipelineError(f"pass '{kind.name}' has no option '{option}'{suggest(option, known)}; it has: {has}")
         chosen = known[option]
         values[chosen.name] = _option_value(kind.name, option, value, chosen.default)
-    return kind(**values)
+    try:
+        return kind(**values)
+    except PassError as error:  # a number that is too small
+        raise PipelineError(str(error)) from None
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
@@ -47,6 +48,7 @@ class Fuse(Pass):
     gives: ClassVar[str | None] = "kernel"
     after: ClassVar[tuple[str, ...]] = ("decompose", "canonicalize", "cse", "dce", "constant-fold")
 
+    least: ClassVar[Mapping[str, float]] = MappingProxyType({"max_ops": 1, "max_values": 1})
     max_ops: int = 256
     max_values: int = 48
     numerics: str = "float32"

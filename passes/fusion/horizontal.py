@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 import sympy
@@ -44,6 +45,7 @@ class HorizontalFusion(Pass):
     after: ClassVar[tuple[str, ...]] = ("schedule",)
     before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
 
+    least: ClassVar[Mapping[str, float]] = MappingProxyType({"max_values": 1, "max_bytes": 0, "max_late": 0})
     max_values: int = 120
     max_bytes: int = 32 << 20
     max_late: int = 1 << 20

@@ -6,7 +6,9 @@ again when one of its parameters is another tensor or was changed, as it does fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
@@ -55,6 +57,7 @@ class Hoist(Pass):
     after: ClassVar[tuple[str, ...]] = ("dce",)
     before: ClassVar[tuple[str, ...]] = ("channels-last", "fuse")
 
+    least: ClassVar[Mapping[str, float]] = MappingProxyType({"min_elements": 0, "max_bytes": 0, "max_growth": 0})
     min_elements: int = 2048
     max_bytes: int = KEPT_BYTES
     max_growth: int = KEPT_BYTES

@@ -5,7 +5,9 @@ linear(x, f(w, scale), bias) -> kernel.contract(x, w, bias, scale) with f in fro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
@@ -37,6 +39,7 @@ class NarrowWeights(Pass):
     after: ClassVar[tuple[str, ...]] = ("decompose", "dce")
     before: ClassVar[tuple[str, ...]] = ("hoist", "own-kernels", "fuse")
 
+    least: ClassVar[Mapping[str, float]] = MappingProxyType({"kept": 0})
     kept: int = KEPT_BYTES
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:

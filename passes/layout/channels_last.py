@@ -7,7 +7,9 @@ Values that leave the function keep eager's strides: `layout` sees to that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
@@ -58,6 +60,7 @@ class ChannelsLast(Pass):
     level: ClassVar[str] = "prim"
     after: ClassVar[tuple[str, ...]] = ("decompose", "dce")
 
+    least: ClassVar[Mapping[str, float]] = MappingProxyType({"min_channels": 0})
     min_channels: int = 8
     pools: bool = True
 

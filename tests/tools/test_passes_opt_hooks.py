@@ -124,12 +124,25 @@ def test_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("pipeline", "said"),
-    [("fuse}", "a brace is closed that was not opened"), ("fuse{max-ops=1,max-ops=2}", "'max-ops' is given twice")],
+    [
+        ("fuse}", "a brace is closed that was not opened"),
+        ("fuse{max-ops=1,max-ops=2}", "'max-ops' is given twice"),
+        ("fuse{max-ops=-1}", "pass 'fuse': option 'max-ops' takes 1 or more, not -1"),
+        ("hoist{max-bytes=-1}", "option 'max-bytes' takes 0 or more, not -1"),
+    ],
 )
 def test_pipelines(pipeline: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "program.ir").write_text(PROGRAM)
     assert main(["-p", pipeline, str(tmp_path / "program.ir")]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_flags_of_passes_where_no_pass_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "program.ir").write_text(PROGRAM)
+    assert main(["--timing", "--statistics", str(tmp_path / "program.ir")]) == 0
+    assert "no pass runs (-p names some), of which --statistics, --timing could say" in capsys.readouterr().err
+    assert main(["--timing", "-p", "dce", str(tmp_path / "program.ir")]) == 0
+    assert "no pass runs" not in capsys.readouterr().err
 
 
 def test_two_functions_of_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 import shlex
+import sys
 from collections.abc import Collection, Iterator, Mapping
 
 from ...config import suggestion
@@ -129,3 +130,19 @@ def check_shown(args: argparse.Namespace, ran: Collection[str]) -> None:
             if name not in ran:
                 what = f"the passes that run are {', '.join(ran)}" if ran else "no pass runs: -p names some"
                 raise CommandError(f"{flag} {name}: {what}")
+
+
+def say_without_passes(args: argparse.Namespace) -> None:
+    """A line on standard error, where no pass runs and flags are given that say something of passes."""
+    asked = [flag for flag in _OF_PASSES if getattr(args, flag[2:].replace("-", "_"))]
+    if asked:
+        print(
+            f"passes-opt: no pass runs (-p names some), of which {', '.join(asked)} could say something",
+            file=sys.stderr,
+        )
+
+
+_OF_PASSES = (
+    *("--print-ir-before-all", "--print-ir-after-all", "--print-ir-after-change", "--print-ir-after-failure"),
+    *("--print-ir-diff", "--print-ir-tree-dir", "--remarks", "--statistics", "--timing", "--check-each"),
+)

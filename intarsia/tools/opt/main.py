@@ -36,7 +36,7 @@ from . import show
 from .arguments import completion, parser
 from .bisect import kept_passes
 from .check import Checker, Stages, WrongPass, run_on_target
-from .combinations import check, check_shown
+from .combinations import check, check_shown, say_without_passes
 from .emit import EMITTED, emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
 from .imports import imported, imported_model, with_constants
@@ -279,6 +279,8 @@ class _Command:
     ) -> None:
         args, printer = self.args, show.PassPrinter(self.args)
         checker = Checker(module, inputs) if args.check_each and inputs is not None else None
+        if not passes:
+            say_without_passes(args)
         before, ran = "", 0
         printer.start(module)
 
