@@ -7,8 +7,10 @@ function codePart() {
   const wholeTime = program && program.times ? program.times.seconds : 0;
   const source = sourceRows(ops, units);
 
+  const inFile = el("span", { class: "more" });
   const sourceList = new List({
     label: "Your source", widest: source.widest,
+    seen: (i) => { const name = shown(source.fileOf(i)); if (inFile.textContent !== name) { inFile.textContent = inFile.title = name; } },
     places: (i) => source.rows[i].group,
     row: (i, row) => {
       const r = source.rows[i];
@@ -61,7 +63,7 @@ function codePart() {
   const panes = [
     ["Source", sourceList, count(source.files, "file")], ["Graph", opList, count(ops.length, "operation")],
     ["Program", stepList, program && program.eager ? "runs in eager" : steps.length ? count(steps.length, "step") + ", " + count(units.length, "kind") : ""],
-  ].map(([name, list, more]) => el("section", { class: "pane", "aria-label": name }, el("div", { class: "head" }, el("h2", {}, name), el("span", { class: "more" }, more)), list.count ? list.element : el("p", { class: "empty" }, name === "Source" ? "The files of these lines are not on the machine that wrote this report." : name === "Graph" ? "The graph has no operations." : "It runs in eager, or the passes have not come to code.")));
+  ].map(([name, list, more]) => el("section", { class: "pane", "aria-label": name }, el("div", { class: "head" }, el("h2", {}, name), list === sourceList ? inFile : "", el("span", { class: "more" + (list === sourceList ? " right" : "") }, more)), list.count ? list.element : el("p", { class: "empty" }, name === "Source" ? "The files of these lines are not on the machine that wrote this report." : name === "Graph" ? "The graph has no operations." : "It runs in eager, or the passes have not come to code.")));
   panes.push(chosen);
   const names = ["Source", "Graph", "Program", "Chosen"];
   const subtabs = el("div", { class: "subtabs" }, names.map((name, k) => el("button", { type: "button", "aria-pressed": String(k === 0), onclick: () => turn(k) }, name)));
@@ -124,7 +126,8 @@ function sourceRows(ops, units) {
   }
   let slow = 0;
   const slowest = (times) => slow || (slow = Math.max(...[...times.values()].map((t) => t.seconds / t.calls), 1e-12));
-  return { rows, files: shownFiles, widest: Math.min(widest, 400), at: (place) => (found.has(place) ? found.get(place) : -1), slowest };
+  const fileOf = (i) => { while (i > 0 && !rows[i].file) i--; return i >= 0 && rows.length ? rows[i].file : ""; };
+  return { rows, files: shownFiles, widest: Math.min(widest, 400), at: (place) => (found.has(place) ? found.get(place) : -1), slowest, fileOf };
 }
 
 const entry = (name, ...value) => [el("dt", {}, name), el("dd", {}, ...value)];
@@ -172,7 +175,7 @@ async function tellUnit(words, text, unit, step, times, program) {
       step.why ? entry("why", shown(step.why)) : "",
       unit.read !== undefined ? entry("moves", `${bytes(unit.read)} read, ${bytes(unit.written)} written`) : "",
       unit.grid ? entry("grid", `${shown(unit.grid)} blocks${unit.warps ? " of " + count(unit.warps, "warp") : ""}`) : "",
-      time ? entry("takes", seconds(time.seconds / time.calls) + " a run, " + percent(time.seconds / program.times.seconds) + " of a call" + (time.limit ? `; ${percent(time.share)} of what ${limitWords(time.limit)} allow` : "")) : ""));
+      time ? entry("takes", seconds(time.seconds / time.calls) + " a run, " + percent(time.seconds / program.times.seconds) + " of a call" + (time.limit ? `; ${percent(time.share)} of its limit, ${limitWords(time.limit)}` : "")) : ""));
   const code = await codeOf(unit, program);
   text.hidden = !code;
   if (!code) { text.replaceChildren(); return; }

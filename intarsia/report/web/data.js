@@ -90,8 +90,8 @@ const Light = {
     this.kept = again || !found || !found.places.length ? null : this.group(found);
     this.owner = again ? null : owner; this.index = again ? -1 : index; this.now = null;
     this.refresh();
-    if (this.kept) for (const list of this.lists) if (list !== owner && list.host.isConnected) list.showFirstLit();
-    for (const told of this.others) told(this.kept);
+    for (const told of this.others) told(this.kept); // the lists are as high as they stay once it is told
+    if (this.kept) for (const list of this.lists) if (list.host.isConnected) list === owner ? list.keepInView(index) : list.showFirstLit();
   },
   isPinned(owner, index) { return this.kept !== null && this.owner === owner && this.index === index; },
   clear() { this.kept = this.now = this.owner = null; this.index = -1; this.refresh(); for (const told of this.others) told(null); },
@@ -120,7 +120,7 @@ function lightable(made, places) {
 
 function tellStatus(lit) {
   const bar = document.getElementById("status");
-  if (!lit || !lit.places.length) { bar.replaceChildren("Point at something to see its line; click or press Enter to keep it lit; Esc lets go; ? lists the keys."); return; }
+  if (!lit || !lit.places.length) { bar.replaceChildren(matchMedia("(hover: none), (max-width: 599px)").matches ? "Tap something to see its line and light up what belongs to it." : "Point at something to see its line; click or press Enter to keep it lit; Esc lets go; ? lists the keys."); return; }
   const place = lit.places[0], more = lit.places.length - 1;
   bar.replaceChildren(
     el("span", { class: "where mono" }, Data.where(place)), el("code", {}, coloured(Data.source(place).trim())),

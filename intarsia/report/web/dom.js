@@ -95,8 +95,8 @@ function resized(made, told) {
 
 // A list of any length: only rows in sight are elements. `row(i, el)` fills the element of one.
 class List {
-  constructor({ label, row, places, choose, widest }) {
-    this.fillRow = row; this.placesOf = places || (() => null); this.choose = choose;
+  constructor({ label, row, places, choose, widest, seen }) {
+    this.fillRow = row; this.seen = seen || (() => {}); this.placesOf = places || (() => null); this.choose = choose;
     this.space = el("div", { class: "space" });
     this.host = el("div", { class: widest ? "list" : "list fit", tabindex: 0, role: "listbox", "aria-label": label }, this.space);
     this.marks = el("canvas", { class: "marks", "aria-hidden": "true" });
@@ -132,6 +132,7 @@ class List {
       this.rows.clear();
     }
     const from = Math.max(0, Math.floor(this.host.scrollTop / height) - 6);
+    this.seen(Math.min(this.count - 1, Math.ceil(this.host.scrollTop / height))); // the first row that is seen whole
     const to = Math.min(this.count, Math.ceil((this.host.scrollTop + this.host.clientHeight) / height) + 6);
     for (const [i, row] of this.rows) if (i < from || i >= to) { row.remove(); this.rows.delete(i); }
     for (let i = from; i < to; i++) {
@@ -201,9 +202,12 @@ class List {
       if (how === 2) { first = i; break; }
       if (how === 1 && first < 0) first = i;
     }
-    if (first < 0) return;
-    const top = first * this.height;
-    if (top < this.host.scrollTop || top + this.height > this.host.scrollTop + this.host.clientHeight) this.show(first);
+    if (first >= 0) this.keepInView(first);
+  }
+
+  keepInView(i) {
+    const top = i * this.height;
+    if (top < this.host.scrollTop || top + this.height > this.host.scrollTop + this.host.clientHeight) this.show(i);
   }
 }
 List.made = 0;

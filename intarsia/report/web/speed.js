@@ -15,7 +15,7 @@ function speedPart() {
   const rows = times.steps.map((s) => ({
     places: s.places,
     cells: [seconds(s.seconds), bar(s.seconds / times.steps[0].seconds), percent(s.seconds / times.seconds), s.calls > 1 ? "×" + s.calls : "", bytes(s.bytes), s.operations ? rate(s.operations, "") : "",
-      s.limit ? [bar(s.share, s.share > 0.6 ? "good" : s.share > 0.3 ? "" : "bad"), " " + percent(s.share) + " of " + (s.limit === "copy" ? "memory" : "products")] : "", el("span", { class: "mono" }, shown(s.name)), lineButtons(s.places)],
+      s.limit ? el("span", { class: "whole" }, bar(s.share, s.share > 0.6 ? "good" : s.share > 0.3 ? "" : "bad"), " " + percent(s.share) + " of " + (s.limit === "copy" ? "memory" : "products")) : "", el("span", { class: "mono" }, shown(s.name)), lineButtons(s.places)],
   }));
   part.append(el("div", { class: "card scroll" }, el("h2", {}, "Steps"), longTable([["time", "n"], [""], ["of all", "n"], ["runs", "n"], ["moves", "n"], ["operations", "n"], ["reaches"], ["step"], ["lines"]], rows, 60)));
   return part;
@@ -33,7 +33,7 @@ function roofline(times, units) {
   const y = (v) => height - bottom - (height - top - bottom) * (Math.log10(Math.max(v, 10 ** lowY)) - lowY) / (highY - lowY);
   const made = svg("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", style: "max-height: 400px", role: "img", "aria-label": "Roofline: operations a second by operations a byte" });
   for (let e = lowX; e <= highX; e++) made.append(svg("line", { class: "axis", x1: x(10 ** e), x2: x(10 ** e), y1: top, y2: height - bottom }), svg("text", { x: x(10 ** e), y: height - bottom + 14, "text-anchor": "middle" }, String(10 ** e >= 1 ? 10 ** e : Number((10 ** e).toPrecision(1)))));
-  for (let e = lowY; e <= highY; e++) made.append(svg("line", { class: "axis", y1: y(10 ** e), y2: y(10 ** e), x1: left, x2: width - right }), svg("text", { x: left - 6, y: y(10 ** e) + 4, "text-anchor": "end" }, rate(10 ** e, "op/s")));
+  for (let e = lowY; e <= highY; e++) made.append(svg("line", { class: "axis", y1: y(10 ** e), y2: y(10 ** e), x1: left, x2: width - right }), svg("text", { x: left - 6, y: y(10 ** e) + (e === lowY ? -2 : 4), "text-anchor": "end" }, rate(10 ** e, "op/s")));
   made.append(svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "operations for each byte moved"));
   if (times.copy) {
     const end = roof ? bend : 10 ** highX;

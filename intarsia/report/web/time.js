@@ -4,7 +4,7 @@ const PHASES = {
   capture: ["--teal", "bytecode of your function is interpreted, and becomes a graph"], graph: ["--accent", "all that a backend does with a captured graph"], key: ["--sand", "the cache is asked"], load: ["--sand", "out of the cache"],
   functionalize: ["--blue", "the graph in ATen operators, without writes"], autograd: ["--blue", "torch's AOTAutograd makes forward and backward"], import: ["--blue", "ATen operators become IR"], passes: ["--plum", "the passes"], pass: ["--plum", "one pass"],
   emit: ["--good", "text of kernels and host program"], "c++": ["--bad", "the C++ compiler and Triton"], entry: ["--teal", "the function that checks guards and calls the graph"], "first run": ["--accent", "the first call, with the packing of weights"],
-  forward: ["--accent", "the forward half"], backward: ["--accent", "the backward half"],
+  "for the report": ["--line", "for this page alone: the texts of the IR, and timing"], forward: ["--accent", "the forward half"], backward: ["--accent", "the backward half"],
 };
 
 function timePart() {
@@ -45,9 +45,10 @@ function timePart() {
   part.append(back, flame, said);
   const sums = new Map();
   for (const e of nested) { const key = e.about === "pass" ? "pass " + e.name : e.name; const s = sums.get(key) || [0, 0]; s[0] += e.self; s[1]++; sums.set(key, s); }
+  const abouts = new Map(Data.facts.graphs.flatMap((g) => g.programs || []).flatMap((p) => p.passes || []).map((p) => ["pass " + p.name, shown(p.about)]));
   const sorted = [...sums].sort((p, q) => q[1][0] - p[1][0]), most = sorted[0][1][0] || 1;
   part.append(el("div", { class: "card scroll" }, el("h2", {}, "Time without what runs inside of it"), longTable([["time", "n"], [""], ["times", "n"], ["what"], ["is"]],
-    sorted.map(([name, [s, n]]) => ({ cells: [seconds(s), bar(s / most), n > 1 ? "×" + n : "", el("span", { class: "mono" }, shown(name)), (PHASES[name] || [])[1] || ""] })), 40)));
+    sorted.map(([name, [s, n]]) => ({ cells: [seconds(s), bar(s / most), n > 1 ? "×" + n : "", el("span", { class: "mono" }, shown(name)), (PHASES[name] || [])[1] || abouts.get(name) || ""] })), 40)));
   return part;
 }
 
