@@ -447,13 +447,16 @@ class AotNode:
         unusual = written or known.num_intermediate_bases or known.tokens
         return not unusual and len(known.input_info) == inputs
 
-    def keep_nothing_as_nothing(self, first: Any, depends: Sequence[frozenset[int]], linear: bool) -> None:
+    def keep_nothing_as_nothing(
+        self, first: Any, depends: Sequence[frozenset[int]], linear: bool, reached: Sequence[Reached | None]
+    ) -> None:
         """Where no gradient arrives for any result that an input has a part in, the input gets None and not zeros, as in eager.
 
         Args:
             first: the node of the first call, which has been made.
             depends: for each of the inputs' gradients the arriving ones that it is made of; known once backward has run.
             linear: whether what is made of missing gradients alone is none inside of the graph, too.
+            reached: for each of the inputs the results that it has a part in; of those alone whose derivative is zero it gets zeros.
         """
         places, forward, backward = self._arriving(), self.function.forward, self.function.backward
 
@@ -480,8 +483,15 @@ class AotNode:
                 NOT_ARRIVING.now = frozenset()
             if len(found) != len(depends):
                 return found
-            return tuple(None if made_of <= missing else g for g, made_of in zip(found, depends, strict=True))
+            here = frozenset(place - written for k, place in enumerate(places) if k not in missing)
+            made = [None if made_of <= missing else g for g, made_of in zip(found, depends, strict=True)]
+            if len(reached) == len(made):
+                for i, known in enumerate(reached):
+                    if made[i] is None and known is not None and known[0] & here:
+                        made[i] = known[1]()
+            return tuple(made)
 
+        written = len(self.function.metadata.mutated_inp_runtime_indices)
         first.set_materialize_grads(False)
         self.function.forward, self.function.backward = staticmethod(marked), staticmethod(filled)
 
@@ -523,6 +533,9 @@ def _kept_for_more(node: Any) -> Iterator[None]:
     finally:
         del node.maybe_clear_saved_tensors
     node.maybe_clear_saved_tensors()
+
+
+Reached = tuple[frozenset[int], Callable[[], Tensor]]  # places of results; what makes zeros like the input
 
 
 def aot_node(node: Any) -> AotNode | None:
