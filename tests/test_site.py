@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
+import cures  # noqa: E402
 import messages  # noqa: E402
 
 PAGES = ("troubleshooting", "graph-breaks")
@@ -32,6 +33,15 @@ def test_every_message_stands_on_one_page() -> None:
     )
     assert not [m for m, times in found.items() if times > 1]
     assert len(found) > 500  # so many were there on 2026-11-24: the code is read
+
+
+def test_messages_that_users_meet_first_have_a_cure_each() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    met = [m for mark in messages.MARK.finditer(page) for m in messages.taken(mark) if m.file.startswith(cures.WHOLE)]
+    assert not {m.text for m in met if not m.advice and not cures.cure_of(m.file, m.text)}, (
+        "write it into docs/site/cures.py"
+    )
+    assert not [begins for begins in cures.CURES if not any(m.text.startswith(begins) for m in met)], "of no message"
 
 
 def test_a_page_shows_messages_and_cures() -> None:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cures import cure_of
+
 from intarsia.frontend.breaks.hints import GENERAL, remedy
 
 ROOT = Path(__file__).parents[2]
@@ -158,8 +160,9 @@ def expanded(page: str) -> str:
         for message in taken(mark):
             reason = message.kind in ("GraphBreak", "Unsupported")
             advice = message.advice or (remedy(message.text) if reason else "")
-            found.setdefault(message.text, "" if advice == GENERAL else advice)
-        return "".join(f"- {_code(text)}{': ' + _plain(advice) if advice else ''}\n" for text, advice in found.items())
+            advice = "" if advice == GENERAL else _plain(advice)
+            found.setdefault(message.text, advice or cure_of(message.file, message.text))
+        return "".join(f"- {_code(text)}{': ' + advice if advice else ''}\n" for text, advice in found.items())
 
     return MARK.sub(rows, page)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
+from intarsia.tools.opt import combinations, machines
 from intarsia.tools.opt.main import main
 
 HEAD = "from dataclasses import dataclass\nfrom intarsia.extend import *\n"
@@ -143,6 +145,41 @@ def test_flags_of_passes_where_no_pass_runs(tmp_path: Path, capsys: pytest.Captu
     assert "no pass runs (-p names some), of which --statistics, --timing could say" in capsys.readouterr().err
     assert main(["--timing", "-p", "dce", str(tmp_path / "program.ir")]) == 0
     assert "no pass runs" not in capsys.readouterr().err
+
+
+def test_results_that_tell_nothing_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NaN is NaN whatever a pass does to it."""
+    text = "prim.func @main() {symbols = []} ({\n^bb0(%x: !prim.tensor<[4], f32>):\n  %a = prim.sub(%x, %x) : !prim.tensor<[4], f32>\n"
+    text += "  %b = prim.div(%a, %a) : !prim.tensor<[4], f32>\n  prim.return(%a, %b)\n})\n"
+    (tmp_path / "program.ir").write_text(text)
+    assert main(["-p", "dce", "--check-each", str(tmp_path / "program.ir")]) == 0
+    assert "result 1 of them has no finite element, which tells nothing" in capsys.readouterr().err
+    assert main(["-p", "dce", "--run", str(tmp_path / "program.ir")]) == 0
+    assert "(result 1 of them has no finite element" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("here", ["avx2", "avx512"])
+def test_compiled_code_is_made_for_the_processor_that_runs_it(
+    here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was made for AVX-512 everywhere: products of packed weights were said to be wrong, and were, where there is none."""
+    (tmp_path / "program.ir").write_text(PROGRAM)
+    tool = importlib.import_module("intarsia.tools.opt.main")
+    made: list[str] = []
+    for room in (machines, combinations):
+        monkeypatch.setattr(room, "detect_isa", lambda: here)
+    monkeypatch.setattr(tool, "run_on_target", lambda module, inputs: made.append(isa.pop()) or [])  # type: ignore[func-returns-value]
+    isa: list[str] = []
+    started = tool.run_pipeline
+    monkeypatch.setattr(
+        tool, "run_pipeline", lambda ctx, *a, **k: isa.append(ctx.machine.cpu.name) or started(ctx, *a, **k)
+    )
+    main(["-p", "default", "--run-compiled", str(tmp_path / "program.ir")])
+    assert made == [here]
+    other = {"avx2": "avx512", "avx512": "avx2"}[here]
+    for target in (f"cpu:{other}", *(["cpu"] if here == "avx2" else [])):
+        assert main(["-p", "default", "--run-compiled", "--target", target, str(tmp_path / "program.ir")]) == 2
+        assert f"this processor ({here}), and --target {target} makes it for" in capsys.readouterr().err
 
 
 def test_two_functions_of_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

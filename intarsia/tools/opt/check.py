@@ -48,6 +48,15 @@ def results_of(module: ModuleOp, inputs: Inputs, what: str) -> list[Tensor]:
         raise InputError(f"the interpreter cannot run {what}: {type(error).__name__}: {text}") from None
 
 
+def of_nothing(wanted: Sequence[Tensor]) -> str:
+    """A sentence where results have no finite element: all that is not finite is equal, whatever a pass does to it. Else ""."""
+    found = [k for k, t in enumerate(wanted) if t.numel() and t.is_floating_point() and not t.isfinite().any()]
+    if not found:
+        return ""
+    which = "all results have" if len(found) == len(wanted) else f"result {', '.join(map(str, found))} of them has"
+    return f"{which} no finite element, which tells nothing: give others with --inputs"
+
+
 class Checker:
     """Runs the module before the first pass, and behind each that changes it: the first one that changes the answer is named."""
 
@@ -102,6 +111,7 @@ class Stages:
         sizes = ", ".join(f"{name}={value}" for name, value in self.inputs.sizes.items())
         lines = [f"results{f' with {sizes}' if sizes else ''}:"]
         lines += [f"  {shown(result)}" for result in self.wanted]
+        lines += [f"  ({said})" for said in [of_nothing(self.wanted)] if said]
         lines.append(f"{'stage':<8}{'':<28}apart, in parts of the largest element")
         lines += [f"{s:<8}{by:<28}{far:.2g}{'' if right else '  WRONG'}" for s, by, far, right in self.rows]
         return "\n".join(lines) + "\n"

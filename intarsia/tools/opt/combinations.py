@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from ...config import suggestion
 from ...extend.target import Target
+from ...targets.build.toolchain import detect_isa
 from .emit import EMITTED
 from .errors import CommandError
 from .machines import TARGETS
@@ -36,6 +37,7 @@ def _wrong(args: argparse.Namespace, theirs: Mapping[str, Target]) -> Iterator[s
     yield from _numbers(args)
     yield from _reducing(args)
     yield from _reproducer(args)
+    yield from _running(args)
     yield from _alone(args)
 
 
@@ -99,6 +101,14 @@ def _reproducer(args: argparse.Namespace) -> Iterator[str]:
     }
     if given := [name for name, value in others.items() if value is not None]:
         yield f"--run-reproducer names the file, its passes and its machine itself: leave out {', '.join(given)}"
+
+
+def _running(args: argparse.Namespace) -> Iterator[str]:
+    """Code that runs here is made for this processor: the layout of packed weights is that of its registers."""
+    kind, _, name = (args.target or "cpu:native").partition(":")
+    made, here = name or "avx512", detect_isa()
+    if args.run_compiled and kind == "cpu" and made not in ("native", here):
+        yield f"--run-compiled runs code on this processor ({here}), and --target {args.target} makes it for {made}: leave it out"
 
 
 def _alone(args: argparse.Namespace) -> Iterator[str]:

@@ -35,7 +35,7 @@ from ...targets.triton.worker import TritonError
 from . import show
 from .arguments import completion, parser
 from .bisect import kept_passes
-from .check import Checker, Stages, WrongPass, run_on_target
+from .check import Checker, Stages, WrongPass, of_nothing, run_on_target
 from .combinations import check, check_shown, say_without_passes
 from .emit import EMITTED, emitted, order_svg
 from .errors import CommandError, InputError, LocatedVerifyError, PositionParser, error_text, verify_located
@@ -115,7 +115,7 @@ class _Command:
         if args.target in theirs:  # it is no machine: what it writes is what is asked for
             args.emit, args.target = args.target, None
         self.passes: Registry = registry()
-        self.machine = machine_of(args.target, args.threads)
+        self.machine = machine_of(args.target or ("cpu:native" if args.run_compiled else None), args.threads)
         self.ctx = make_context()
         self.pipeline: str | None = args.pipeline
         self.wrong = False
@@ -324,7 +324,8 @@ class _Command:
         if args.emit != "html" or args.remarks:
             ctx.diagnostics.print()
         if checker is not None:
-            print(f"checked: {len(passes)} passes; {_worst(*checker.worst)}", file=sys.stderr)
+            said = "; ".join(filter(None, (_worst(*checker.worst), of_nothing(checker.wanted))))
+            print(f"checked: {len(passes)} passes; {said}", file=sys.stderr)
         if args.timing:
             print(
                 show.time_report(run, [p.level for p in passes], args.timing_display or "list"), file=sys.stderr, end=""
