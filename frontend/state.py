@@ -102,6 +102,7 @@ class Interpreter(Protocol):
     codes: dict[int, CodeType]
     globals_read: dict[tuple[int, str], Any]
     generators: weakref.WeakSet[Any]
+    steppings: list[Any]
     fake_mode: Any
     dynamic: Any  # `graph.dynamic.Dynamic`
     shape_env: Any

@@ -53,7 +53,7 @@ from ..values.identity import PLAIN_KINDS, Addresses
 from ..values.kinds import is_library, isinstance
 from ..values.lazy import Append, Unread, breaks_at_once
 from ..values.namespaces import rely_on_definition
-from ..values.protocol import answered, ask_length, checked_iterator, items_by_index
+from ..values.protocol import ItemsByIndex, answered, ask_length, checked_iterator
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
 from ..values.text import Texts
 from ..values.user import UserState
@@ -150,6 +150,7 @@ class SymbolicInterpreter:
         self.raised_at: tuple[BaseException, tuple[SourceLine, ...]] | None = None
         self.delayed_break: CaptureError | None = None  # a break that was found where none can be raised
         self.generators: weakref.WeakSet[Generator] = weakref.WeakSet()
+        self.steppings: list[Any] = []  # C iterators may drop one that they are in
         self.codes: dict[int, types.CodeType] = {}  # of all frames so far
         self.globals_read: dict[tuple[int, str], Any] = {}
         self._trace_cache: dict[tuple[str, int, str], str] = {}
@@ -551,7 +552,7 @@ class SymbolicInterpreter:
         if objects.lookup(type(value), "__iter__")[1] is None:
             getter = objects.find_method(type(value), "__getitem__")
             if getter is not None:
-                return items_by_index(self, getter, value)
+                return ItemsByIndex(self, getter, value)
         items = self.user.items_of(value)
         if items is None:
             refuse_opaque(self, value, "iteration")

@@ -13,7 +13,6 @@ import math
 import operator
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -55,7 +54,7 @@ from ..values.identity import PLAIN_KINDS, Identity
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
-from ..values.protocol import answered
+from ..values.protocol import Stepping, answered
 from ..values.text import Text, is_late, late_text
 from . import higher_order, tables, torch_rules
 from .contexts import RealContext
@@ -117,16 +116,8 @@ def iterable(vm: Interpreter, value: Any) -> Any:
     if isinstance(value, Tensor) or own_iter or operators.is_old_sequence(value):
         value = vm.iterate(value)
     if objects.find_method(type(value), "__next__"):
-        return _stepping(vm, value)
+        return Stepping(vm, value)
     return value
-
-
-def _stepping(vm: Interpreter, iterator: Any) -> Iterator[Any]:
-    while True:
-        more, item = vm.advance(iterator)
-        if not more:
-            return
-        yield vm.methods.handed(item)
 
 
 # ---- builtins that look at types and attributes ----
@@ -527,7 +518,7 @@ def _wraps(vm: Interpreter, wrapped: Any, *args: Any, **kwargs: Any) -> Any:
 
 @ROWS.rule(itertools.chain.from_iterable)
 def _chain_nested(vm: Interpreter, cls: type, values: Any) -> Any:
-    return itertools.chain.from_iterable(iterable(vm, v) for v in _stepping(vm, vm.iterate(values)))
+    return itertools.chain.from_iterable(map(functools.partial(iterable, vm), Stepping(vm, vm.iterate(values))))
 
 
 @ROWS.rule(nn.Module.__init__)

@@ -138,7 +138,7 @@ class _Attempt:
     outside: bool = False  # whether backward comes to hooks of the program's behind the graph
     refused: dict[str, str | None] = field(
         default_factory=dict
-    )  # why the graph takes no checks, branches, loops, texts
+    )  # why the graph takes no checks, branches, loops, texts, draws
     keep: GuardFilter | None = None
 
     def first(self) -> Capture:
@@ -179,6 +179,7 @@ class _Attempt:
             "loops": vm.branches.loops,
             "texts": vm.texts,
             "told": vm.told,
+            "draws": vm.random.python,
         }
         for what, reason in self.refused.items():
             takers[what].refused = reason

@@ -49,6 +49,7 @@ class Reach:
             frame: Any = generator.frame
             at = [frame.ip, generator.started, generator.finished]
             found[id(generator)] = generator, at + [id(v) for v in (*frame.fast.values(), *frame.stack)]
+        found[0] = None, [self.vm.random.python.moves]
         for key, cache in self.vm.caches.items():
             if key in found:
                 found[key][1].append((cache.hits, cache.misses))
@@ -100,7 +101,7 @@ class VisibleState:
         containers = [_contents(shadow.copy) for shadow in self.shadows]
         return (
             written,
-            len(journal.calls) + len(vm.random.python.steps),
+            len(journal.calls) + vm.random.python.moves,
             containers,
             len(vm.user.appended),
             [place(each.copy) for each in self.iterators],

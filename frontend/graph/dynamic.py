@@ -155,6 +155,7 @@ class Marks:
         self.modules: set[Source] = set()  # where another module came to a piece
         self.turns: dict[Source, int] = {}  # how often an `if` on a comparison had another answer than before
         self.passes_over = True  # whether sides that warn or raise may be left out: no call has come to one that was
+        self.states: list[Any] = []  # of Python's random generators, for each of which alone a graph was made
         self.floats = False  # whether the backend takes symbolic floats
         self.gradients = True  # whether it takes graphs that take gradients themselves
 

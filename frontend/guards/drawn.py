@@ -16,7 +16,7 @@ from .emitter import Emitter
 from .recompile_reason import Miss
 from .source import Computed, Const, Number, SizeExpression, Source
 
-__all__ = ["Drawn", "DrawnCheck", "Undrawn", "is_drawn", "put_state", "state_of"]
+__all__ = ["Drawn", "DrawnCheck", "StateIs", "Undrawn", "is_drawn", "put_state", "state_of"]
 
 
 class Undrawn(Exception):
@@ -32,6 +32,16 @@ def put_state(generator: _random.Random, state: tuple[Any, ...]) -> None:
     """Set a generator to such a state."""
     _random.Random.setstate(generator, state[0])
     vars(generator)["gauss_next"] = state[1]
+
+
+class StateIs:
+    """Whether a generator is where it was at capture: what a graph relies on that was made for one state."""
+
+    def __init__(self, state: tuple[Any, ...]) -> None:
+        self.state, self.__name__ = state, "is_where_it_was_at_capture"
+
+    def __call__(self, generator: _random.Random) -> bool:
+        return state_of(generator) == self.state
 
 
 def _states(*generators: _random.Random) -> list[tuple[Any, Any]]:

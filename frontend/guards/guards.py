@@ -21,6 +21,7 @@ from torch import nn
 
 from ..errors import SourceLine, Unsupported
 from ..values.kinds import HEAP_TYPE, isinstance
+from .drawn import StateIs
 from .emitter import MISS, Emitter, MissIf, with_few_locals
 from .nans import Nans
 from .recompile_reason import Miss, first_miss, nothing, show
@@ -43,6 +44,10 @@ class Guard:
     def test(self, emit: Emitter) -> str:
         """The expression that is true while the guard holds."""
         return _KINDS[self.kind].test(emit, self.source, self.expected)
+
+    def is_of_state(self) -> bool:
+        """Whether the guard is for one state of a random generator, which may never come again."""
+        return isinstance(self.source, Fetch) and type(self.source.function) is StateIs
 
     def is_replaceable(self) -> bool:
         """Whether the guard is for one module at a place outside of the compiled module, where there may be another later."""

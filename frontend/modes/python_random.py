@@ -4,7 +4,9 @@ A generator whose state is known, as it was made or seeded inside of the code wi
 constants. Of any other one the entry draws in front of the graph (`guards.drawn`), as the program does: the numbers are symbols. The
 numbers of the call that is captured come from a copy of the generator, which stays as it is until the entry runs.
 
-What Python decides by such a symbol is a guard, as long as a graph has at most `_WAYS` ways to go; then it breaks the graph.
+What Python decides by such a symbol is a guard, as long as a graph has at most `_WAYS` ways to go. Where that or anything else about the
+draws would break the graph, capture starts again and takes the states of the caller's generators as they are, with a guard (`StateIs`): a
+program that seeds before each call has one graph. The next capture for a call from another state draws in front of the graph, or breaks it.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ import sympy
 import torch
 
 from ..calls.registry import Rows, Then
-from ..errors import GraphBreak, UserRaise
+from ..errors import GraphBreak, Refused, UserRaise
 from ..graph.output import GraphInput
-from ..guards.drawn import Drawn, DrawnCheck, is_drawn, put_state, state_of
-from ..guards.source import Attr, Computed, Const, Item, Number, Source
+from ..guards.drawn import Drawn, DrawnCheck, StateIs, is_drawn, put_state, state_of
+from ..guards.source import Attr, Computed, Const, Fetch, Item, Number, Source
 from ..state import Interpreter
 from ..torch_private.symbols import bound, int_bounds, symbolic_int, watch_relations
 from ..values.constant import is_constant
@@ -93,8 +95,23 @@ class Draws:
         self.ways = 1
         self.calls = 0  # of torch that are under way
         self.watches = False
+        self.moves = 0  # draws and changes of states so far
+        self.refused: str | None = (
+            None  # why the graph cannot draw, where the states of the caller's generators are taken as they are
+        )
+        self._states = list(vm.dynamic.marks.states)  # for which graphs were made before
 
     # ---- generators ----
+
+    def stop(self, reason: str) -> BaseException:
+        """What ends the capture where the graph cannot draw: the next one relies on the states of generators, or breaks there."""
+        held = [h.generator for h in self.held.values() if h.source is not None and not isinstance(h.source, Drawn)]
+        taken = self.refused is None and not self.vm.exporting and self.vm.dynamic.marks.floats and bool(held)
+        return Refused(reason, "draws") if taken and all(map(self._is_taken, held)) else GraphBreak(reason)
+
+    def _is_taken(self, generator: Any) -> bool:
+        """Whether a graph may be made for the state of a generator: one of the first capture's, which has come again."""
+        return not self._states or state_of(generator) in self._states
 
     def of(self, generator: Any) -> _Held:
         """What is known of a generator."""
@@ -121,8 +138,13 @@ class Draws:
                 raise GraphBreak("a generator of Python's has attributes of the program's")
             vm.guards.add("keys", Attr(known.source, "__dict__"), names)
         twin = _Standard(0)
-        put_state(twin, state_of(generator))
-        return _Held(generator, twin, known.source, standard=standard)
+        state = state_of(generator)
+        put_state(twin, state)
+        taken = self.refused is not None and self._is_taken(generator)
+        if taken:
+            vm.guards.add("equals", Fetch(StateIs(state), known.source), True)
+            vm.dynamic.marks.states.append(state)
+        return _Held(generator, twin, known.source, known=taken, standard=standard)
 
     def make(self, seed: Any) -> Any:
         """`random.Random(seed)` that only the entry can make."""
@@ -146,9 +168,10 @@ class Draws:
         if vm.exporting or vm.side is not None or vm.out.inside:
             raise GraphBreak("random numbers of Python's are drawn in a part of the graph")
         if not vm.dynamic.marks.floats or len(self.steps) >= _MOST:
-            raise GraphBreak("Python's random module is called")
+            raise self.stop("Python's random module is called")
         step = Drawn(function, operands, keywords, f"{label} #{len(self.steps)}")
         self.steps.append(step)
+        self.moves += 1
         return step
 
     def draw(self, held: _Held, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,7 +206,7 @@ class Draws:
             self.ways = _WAYS
         if kind is float:
             if value - value != 0.0:
-                raise GraphBreak("a random number of Python's is not finite")
+                raise self.stop("a random number of Python's is not finite")
             return vm.dynamic.float_of(value, source)
         if kind is bool:
             return self._whole(int(value), Computed(int, (source,)), 0, 1) != 0
@@ -191,7 +214,7 @@ class Draws:
 
     def _whole(self, value: int, source: Source, low: int | None, high: int | None) -> Any:
         if low is None or high is not None and high >= _LARGEST or abs(low) >= _LARGEST:
-            raise GraphBreak("a random number of Python's has a range that changes, or more than 62 bits")
+            raise self.stop("a random number of Python's has a range that changes, or more than 62 bits")
         if low == high:
             return value
         vm, shift = self.vm, min(low, 0)
@@ -240,7 +263,7 @@ class Draws:
         elif self.calls:  # what an operator asks of sizes mostly holds
             return
         if self.ways * number > _WAYS:
-            raise GraphBreak(_DECIDES)
+            raise self.stop(_DECIDES)
         self.ways *= number
 
     # ---- the entry ----
@@ -261,7 +284,7 @@ class Draws:
         for key, guard in list(self.vm.guards.parts.items()):
             if is_drawn(guard.source):
                 if guard.kind == "equals":
-                    raise GraphBreak(_DECIDES)
+                    raise self.stop(_DECIDES)
                 del self.vm.guards.parts[key]  # of a generator that the entry makes
         sources = [held.source for held in self.held.values() if held.source is not None]
         return DrawnCheck([*self.steps, *put], [s for s in sources if not isinstance(s, Drawn)])
@@ -364,6 +387,7 @@ def _method(function: Any, vm: Interpreter, generator: Any, *args: Any, **kwargs
         if in_python and not all(map(_is_plain, (*args, *kwargs.values()))):
             return Then(function, (generator, *args), kwargs, body=True)
         held.changed = True
+        draws.moves += 1
         return vm.native(function, held.twin, *args, **kwargs)
     return draws.draw(held, function, args, kwargs)
 
@@ -385,7 +409,7 @@ def _among(function: Any, vm: Interpreter, generator: Any, population: Any, *arg
         return _draws(vm).draw(held, function, (population, *args), kwargs)
     if function is _Standard.choice:
         return Then(function, (generator, population), kwargs, body=True)
-    raise GraphBreak("Python's random module orders or takes what is no number, or too many")
+    raise _draws(vm).stop("Python's random module orders or takes what is no number, or too many")
 
 
 def _shuffle(vm: Interpreter, generator: Any, x: Any, *args: Any) -> Any:
@@ -395,7 +419,7 @@ def _shuffle(vm: Interpreter, generator: Any, x: Any, *args: Any) -> Any:
     if type(x) is list and len(x) < 2:
         return None  # nothing is drawn
     if type(x) is not list or not _are_numbers(x):
-        raise GraphBreak("Python's random module orders or takes what is no number, or too many")
+        raise _draws(vm).stop("Python's random module orders or takes what is no number, or too many")
     x[:] = _draws(vm).draw(held, _shuffled, (list(x),), {})
     return None
 
@@ -442,6 +466,7 @@ def _seed(function: Any, vm: Interpreter, generator: Any, a: Any = None, *args: 
     if a is not None and is_constant(a) or type(a) is bytearray:
         made = vm.native(function, held.twin, a, *args, **kwargs)
         held.known = held.fixed = held.changed = True
+        draws.moves += 1
         return made
     if a is None or type(a) in (torch.SymInt, torch.SymFloat):
         if held.source is None:
@@ -487,6 +512,7 @@ def _set_state(function: Any, vm: Interpreter, generator: Any, state: Any) -> An
         raise GraphBreak("a state is set that is none of a generator of Python's")
     vm.native(function, held.twin, state)
     held.known = held.fixed = held.changed = True
+    draws.moves += 1
     return None
 
 

@@ -382,7 +382,9 @@ class Runtime:
         again = self._again(checks or untouched, made) if checks or repeatable else None
         entry = made.compile_entry(graph, MISS, again)
         function = self._function() if self._function is not None else None
-        stays = not any(g.is_replaceable() for g in made.guards.parts.values())  # what is inlined is never dropped
+        stays = not any(
+            g.is_replaceable() or g.is_of_state() for g in made.guards.parts.values()
+        )  # what is inlined is never dropped
         if not self.inlined and not isinstance(self.target, Piece) and function is not None and stays:
             self.inlined = True  # once: other threads may be inside
             inlined_entry(function, made.entry, entry.__globals__, entry)
@@ -471,6 +473,9 @@ class Runtime:
 
     def _marks(self, values: dict[str, Any]) -> Marks:
         """What has changed since the calls that the entries were made for."""
+        for guards in list(self.guards):  # each call would ask for a state that is gone
+            if any(g.is_of_state() and g.explain(values) for g in list(guards.parts.values())):
+                self._drop(guards)
         marks, guards = self.marks, list(self.guards)
         marks.gradients = getattr(self.options.backend, "takes_gradients", False)
         if self.options.dynamic is not False:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import dis
 import gc
+import re
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
@@ -122,6 +125,10 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     vm.guards.add("keys", source, keys)
     own = {type(key) for key in keys if _compares_itself(key) and not compares_fields(type(key))}
     for kind in own:
+        if not vm.is_library(kind.__module__) and not _looks_only(kind):
+            raise Unsupported(
+                f"the keys of {source.name()} have an __eq__ or __hash__ that may do more than look at them"
+            )
         vm.methods.take(kind, "a look-up")
     if own and any(value.get(key, vm) is not item for key, item in value.items()):
         raise Unsupported(f"a key of {source.name()} has changed since it was put in")
@@ -157,6 +164,31 @@ def _compares_itself(value: Any) -> bool:
     kind = type(value)
     own = (lookup(kind, name)[0] is not vars(object)[name] for name in ("__eq__", "__hash__"))
     return bool(kind.__flags__ & HEAP_TYPE) and not is_constant(value) and not isinstance(value, type) and any(own)
+
+
+_CHANGES = re.compile(
+    "(STORE|DELETE)_(ATTR|GLOBAL|DEREF|SUBSCR|NAME|SLICE)|IMPORT_.*|YIELD_.*|PUSH_NULL|LOAD_METHOD|CALL_FUNCTION_EX"
+)
+_LOOKING = frozenset(
+    [hash, builtins.isinstance, type, id, len, tuple, frozenset, str, int, repr, abs, bool, issubclass]
+)
+
+
+def _looks_only(kind: type) -> bool:
+    """Whether equality and hash of a class write nothing and call only what looks at values, so that capture may ask them beside the program."""
+    return all(_is_look(lookup(kind, name)[0]) for name in ("__eq__", "__hash__"))
+
+
+def _is_look(method: Any) -> bool:
+    if not isinstance(method, types.FunctionType):
+        return True  # of C, or None
+    names = {**vars(builtins), **method.__globals__}
+    for step in dis.get_instructions(method):
+        if _CHANGES.fullmatch(step.opname) or "NULL|self" in step.argrepr:
+            return False
+        if "NULL" in step.argrepr and step.opname == "LOAD_GLOBAL" and names.get(step.argval) not in _LOOKING:
+            return False
+    return True
 
 
 def compares_fields(kind: type) -> bool:

@@ -6,7 +6,6 @@ C methods of the operands are asked through their own slots, which never call ba
 
 from __future__ import annotations
 
-import itertools
 import operator
 import sys
 import types
@@ -26,12 +25,13 @@ from .kinds import isinstance
 from .text import Text
 
 __all__ = [
+    "ItemsByIndex",
+    "Stepping",
     "answered",
     "binary_by_methods",
     "checked_iterator",
     "compare_by_methods",
     "is_written_in_python",
-    "items_by_index",
 ]
 
 _NUMBERS = (int, float, complex)
@@ -211,13 +211,41 @@ def _call_unusual(vm: Interpreter, method: Any, owner: Any, operand: Any) -> Any
     return vm.call(bound, (operand,), {})
 
 
-def items_by_index(vm: Interpreter, getter: Any, value: Any) -> Iterator[Any]:
-    """What `__getitem__` gives of 0, 1, 2 and so on, up to IndexError: how old sequences are iterated."""
-    for index in itertools.count():
+class Stepping:
+    """An iterator whose items the interpreter takes, for C code. No generator: `__next__` may come to it again, or go on behind an error."""
+
+    def __init__(self, vm: Interpreter, iterator: Any) -> None:
+        self.vm, self.iterator = vm, iterator
+        vm.steppings.append(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        more, item = self.vm.advance(self.iterator)
+        if not more:
+            raise StopIteration
+        return self.vm.methods.handed(item)
+
+
+class ItemsByIndex:
+    """What `__getitem__` gives of 0, 1, 2 and so on, up to IndexError or StopIteration: how old sequences are iterated."""
+
+    def __init__(self, vm: Interpreter, getter: Any, value: Any) -> None:
+        self.vm, self.getter, self.value, self.index = vm, getter, value, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.getter is None:
+            raise StopIteration
         try:
-            item = vm.call(getter, (value, index), {})
+            item = self.vm.call(self.getter, (self.value, self.index), {})
         except UserRaise as raised:
-            if isinstance(raised.value, IndexError):
-                return
-            raise
-        yield item
+            if not isinstance(raised.value, IndexError | StopIteration):
+                raise
+            self.getter = self.value = None
+            raise StopIteration from None
+        self.index += 1
+        return item

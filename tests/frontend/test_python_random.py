@@ -475,3 +475,44 @@ def test_a_backend_that_takes_no_numbers():
     from harness import graph_backend
 
     check(scaled, breaks=1, backend=graph_backend)
+
+
+# ---- a graph for one state ----
+
+
+def test_a_program_that_seeds_before_each_call():
+    fast, log = compiled(shuffled_objects, number_backend)
+    for seed in (3, 3, 3):
+        random.seed(seed)
+        expected, behind = shuffled_objects(torch.ones(3)), random.getstate()
+        random.seed(seed)
+        assert torch.equal(fast(torch.ones(3)), expected)
+        assert random.getstate() == behind
+    assert (len(log.captures), log.breaks) == (1, [])
+
+
+@pytest.mark.parametrize("function", [shuffled_objects, ordered])
+def test_other_states_are_captured_once_more(function):
+    fast, log = compiled(function, number_backend)
+    captures = []
+    for seed in (3, *range(12), *range(4)):
+        random.seed(seed)
+        expected, behind = shown(function(torch.ones(3))), random.getstate()
+        random.seed(seed)
+        assert shown(fast(torch.ones(3))) == expected
+        assert random.getstate() == behind
+        captures.append(len(log.captures))
+    assert captures[0] == 1 and log.breaks
+    assert captures[-1] == captures[-4]  # entries for one state are gone, and no others are made
+
+
+def test_a_known_generator_in_a_loop_that_values_end():
+    def run(x):
+        rng = random.Random(5)
+        while x.sum() < 10:
+            x = x + 2 + rng.random()
+        return x + rng.random()
+
+    fast, _ = compiled(run, number_backend)
+    for x in (torch.ones(2), torch.full((2,), 4.0), torch.full((2,), 9.0), -torch.ones(2)):
+        assert torch.equal(fast(x), run(x))
