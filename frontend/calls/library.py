@@ -33,12 +33,12 @@ from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
-from ..values.function import trampoline
+from ..values.function import CallBack, trampoline
 from ..values.identity import Identity
 from ..values.kinds import isinstance
 from ..values.namespaces import instance_attr
 from ..values.protocol import answered, binary_by_methods, is_written_in_python
-from .pickles import answers_itself, asked_of_object, is_copied_as_itself, reconstructed
+from .pickles import answers_itself, asked_of_object, has_slots, is_copied_as_itself, reconstructed, registered
 from .registry import Rows, Then, twin_of
 from .visibility import check_keys, check_visible
 
@@ -189,6 +189,7 @@ def _has_known_hash(vm: Interpreter, obj: Any) -> bool:
 
 @ROWS.rule(copy.copy)
 def _copy(vm: Interpreter, value: Any) -> Any:
+    value = value.function if type(value) is CallBack else value  # what an iterator of C's calls
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
     kind = type(value)
@@ -220,8 +221,9 @@ def _rebuild(
     custom = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
     own = [name for name in custom if objects.find_method(kind, name) is not None]
     own += ["__reduce_ex__"] if answers_itself(vm, value, "__reduce_ex__") else []
+    own += ["copyreg"] if not isinstance(value, nn.Module) and registered(vm, kind) is not None else []
     plain = hasattr(value, "__dict__") and kind.__new__ is object.__new__
-    if isinstance(value, nn.Module) or own or not plain or id(value) in vm.user.opaque or _has_slots(kind):
+    if isinstance(value, nn.Module) or own or not plain or id(value) in vm.user.opaque or has_slots(kind):
         return reconstructed(vm, value, who, memo)
     made = vm.create(vm.native(object.__new__, kind))
     if made_of is not None:
@@ -233,15 +235,12 @@ def _rebuild(
     return made
 
 
-def _has_slots(kind: type) -> bool:
-    return any(isinstance(raw, types.MemberDescriptorType) for c in kind.__mro__ for raw in c.__dict__.values())
-
-
 _MEMO = object()  # the key under which a memo keeps what it refers to alive
 
 
 @ROWS.rule(copy.deepcopy)
 def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
+    value = value.function if type(value) is CallBack else value
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or is_constant(value):
         return value
     if isinstance(value, types.ModuleType | types.CodeType) or is_copied_as_itself(value):

@@ -257,16 +257,7 @@ def _equal(vm: Interpreter, a: Any, b: Any) -> bool:
 
 
 def _count(vm: Interpreter, items: Any, value: Any) -> int:
-    return sum(_equal(vm, item, value) for item in _each_now(items))
-
-
-def _each_now(items: Any) -> Iterator[Any]:
-    """The items by place, as the C code reads them: past an `__iter__` of the program's, and with what changes meanwhile."""
-    base: Any = tuple if isinstance(items, tuple) else list
-    at = 0
-    while at < base.__len__(items):
-        yield base.__getitem__(items, at)
-        at += 1
+    return sum(_equal(vm, item, value) for item in operators.each_now(items))
 
 
 def _index(vm: Interpreter, items: Any, value: Any, *bounds: Any) -> int:
@@ -290,7 +281,7 @@ def _as_number(vm: Interpreter, value: Any) -> Any:
 
 
 def _remove(vm: Interpreter, items: list[Any], value: Any) -> None:
-    for i, item in enumerate(_each_now(items)):
+    for i, item in enumerate(operators.each_now(items)):
         if _equal(vm, item, value):
             list.__setitem__(items, slice(i, i + 1), [])  # it may be shorter now
             return

@@ -24,7 +24,7 @@ from ..breaks.iterators import refuse_iterator
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import CaptureError, GraphBreak, UserRaise
 from ..graph.sym_nodes import concrete
-from ..guards.source import Const
+from ..guards.source import Const, Item
 from ..state import Interpreter
 from ..values import object as objects
 from ..values import operators
@@ -36,7 +36,16 @@ from ..values.namespaces import instance_attr
 from .registry import Rows
 from .visibility import is_opaque_type
 
-__all__ = ["answers_itself", "asked_of_object", "is_copied_as_itself", "reconstructed", "reduced", "rely_on_registries"]
+__all__ = [
+    "answers_itself",
+    "asked_of_object",
+    "has_slots",
+    "is_copied_as_itself",
+    "reconstructed",
+    "reduced",
+    "registered",
+    "rely_on_registries",
+]
 
 ROWS = Rows()
 # The classes of which `pickle.Pickler` and `pickle.Unpickler` are copies in C.
@@ -91,7 +100,7 @@ def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
         return made[:2] if isinstance(obj, BaseException) and len(made) == 3 and made[2] == {} else made
     state = objects.find_method(kind, "__getstate__")
     known = not is_opaque_type(kind) or _says_its_value(kind)
-    plain = owner is object and known and (state is not None or not _slots(kind))
+    plain = owner is object and known and (state is not None or not has_slots(kind))
     if not plain or protocol < 2 or own or not _ASKED.issuperset(programs):
         raise GraphBreak(
             f"a {kind.__qualname__} is pickled or copied, of which {', '.join(programs) or 'C code'} is asked"
@@ -157,7 +166,8 @@ def _is_value(kind: type) -> bool:
     return any(not base.__flags__ & HEAP_TYPE for base in kind.__mro__[:-1])
 
 
-def _slots(kind: type) -> bool:
+def has_slots(kind: type) -> bool:
+    """Whether instances have attributes in slots."""
     return any(isinstance(raw, types.MemberDescriptorType) for c in kind.__mro__ for raw in c.__dict__.values())
 
 
@@ -172,6 +182,17 @@ def rely_on_registries(vm: Interpreter) -> None:
     for name in ("dispatch_table", "_extension_registry"):
         table = getattr(copyreg, name)
         vm.guards.add("keys", Const(table, f"copyreg.{name}"), list(table))
+
+
+def registered(vm: Interpreter, kind: type) -> Any:
+    """The function that `copyreg.pickle` was given for a class, by anybody before the call or by the program; None where there is none."""
+    rely_on_registries(vm)
+    table = copyreg.dispatch_table
+    known = vm.user.by_real.get(id(table))
+    if known is not None:
+        return known.value.get(kind)
+    found = table.get(kind)
+    return None if found is None else vm.user.wrap(found, Item(Const(table, "copyreg.dispatch_table"), kind))
 
 
 def _check_global(vm: Interpreter, obj: Any, module: str, name: str) -> Any:
@@ -217,13 +238,11 @@ def asked_of_object(vm: Interpreter, obj: Any, name: str) -> Any:
 def reconstructed(vm: Interpreter, value: Any, who: str, memo: Any) -> Any:
     """The copy of an object that says itself, for pickling, what it consists of: Python's own steps, interpreted."""
     kind = type(value)
-    known = (
-        kind in SYMBOLIC or vm.is_frontend_class(kind) or id(value) in vm.user.opaque or kind in copyreg.dispatch_table
-    )
-    if known or isinstance(value, nn.Module):
+    if kind in SYMBOLIC or vm.is_frontend_class(kind) or id(value) in vm.user.opaque or isinstance(value, nn.Module):
         raise GraphBreak(f"{who} of a {kind.__name__}")
-    rely_on_registries(vm)
-    if (method := asked_of_object(vm, value, "__reduce_ex__")) is not None:
+    if (function := registered(vm, kind)) is not None:
+        parts = vm.call(function, (value,), {})
+    elif (method := asked_of_object(vm, value, "__reduce_ex__")) is not None:
         parts = vm.call(method, (4,), {})
     elif (method := asked_of_object(vm, value, "__reduce__")) is not None:
         parts = vm.call(method, (), {})
@@ -288,8 +307,8 @@ class _Writer(_PICKLER):  # type: ignore[misc]
             return NotImplemented
         if not is_honest(kind):
             raise GraphBreak(f"a {kind.__qualname__} is pickled, which says itself what its class is")
-        if kind in copyreg.dispatch_table:
-            made = vm.call(copyreg.dispatch_table[kind], (obj,), {})
+        if (function := registered(vm, kind)) is not None:
+            made = vm.call(function, (obj,), {})
         else:
             made = vm.call(objects.load_attr(vm, obj, "__reduce_ex__"), (self.proto,), {})
         if not isinstance(made, tuple):

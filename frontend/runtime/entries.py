@@ -473,9 +473,9 @@ class Runtime:
 
     def _marks(self, values: dict[str, Any]) -> Marks:
         """What has changed since the calls that the entries were made for."""
-        for guards in list(self.guards):  # each call would ask for a state that is gone
-            if any(g.is_of_state() and g.explain(values) for g in list(guards.parts.values())):
-                self._drop(guards)
+        for known in list(self.guards):  # each call would ask for a state that is gone
+            if any(g.is_of_state() and g.explain(values) for g in list(known.parts.values())):
+                self._drop(known)
         marks, guards = self.marks, list(self.guards)
         marks.gradients = getattr(self.options.backend, "takes_gradients", False)
         if self.options.dynamic is not False:

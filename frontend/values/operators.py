@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -282,8 +283,10 @@ def contains(vm: Interpreter, container: Any, item: Any) -> Any:
         container = container if items is None else items
     if isinstance(container, list | tuple) and any(isinstance(x, Tensor) for x in (*container, item)):
         return any(is_same(vm, x, item) for x in container) or _contains_tensor(container, item)
-    if isinstance(container, list | tuple | deque | type({}.values())):
-        return any(is_same(vm, x, item) or vm.truth(compare(vm, "==", x, item)) for x in list(container))
+    if isinstance(container, list | tuple):
+        return any(is_same(vm, x, item) or vm.truth(compare(vm, "==", x, item)) for x in each_now(container))
+    if isinstance(container, deque | type({}.values())):  # whose iterators notice changes, as the C code does
+        return _found_in(vm, container, item)
     refuse_opaque(vm, container, "`in`")
     if objects.lookup(type(container), "__next__")[1] is not None or is_old_sequence(container):
         return _found_in(vm, container, item)
@@ -306,6 +309,15 @@ _CONTAINS = Tensor.__contains__
 _SOUGHT = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+def each_now(items: Any) -> Iterator[Any]:
+    """The items by place, as the C code reads them: past an `__iter__` of the program's, and with what changes meanwhile."""
+    base: Any = tuple if isinstance(items, tuple) else list
+    at = 0
+    while at < base.__len__(items):
+        yield base.__getitem__(items, at)
+        at += 1
+
+
 def is_old_sequence(container: Any) -> bool:
     kind = type(container)
     return objects.lookup(kind, "__iter__")[1] is None and objects.find_method(kind, "__getitem__") is not None
@@ -316,7 +328,7 @@ def _found_in(vm: Interpreter, container: Any, item: Any) -> bool:
     iterator = vm.iterate(container)
     while True:
         more, value = vm.advance(iterator)
-        if not more or value is item or vm.truth(compare(vm, "==", value, item)):
+        if not more or is_same(vm, value, item) or vm.truth(compare(vm, "==", value, item)):
             return more
 
 

@@ -1,5 +1,6 @@
 """Iterators of C's whose own iterator calls them again, raises, ends or lets go of them in the middle: as in eager, and the process goes on."""
 
+import collections
 import itertools
 import re
 
@@ -117,4 +118,33 @@ def test_as_in_eager(kind):
     expected, found = run(torch.ones(2))[1], fast(torch.ones(2))[1]
     for mine, theirs in zip(found, expected, strict=True):
         assert shown(mine) == shown(theirs)
+    assert not log.fallbacks
+
+
+class Clearing:
+    """Equal to nothing; empties the container where it is asked."""
+
+    def __init__(self, container):
+        self.container = container
+
+    def __eq__(self, other):
+        self.container.clear()
+        return False
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("make", [list, collections.deque, lambda items: dict(enumerate(items))])
+def test_what_is_emptied_while_it_is_searched(make):
+    def run(x):
+        container = make([1, 2, 3, 4])
+        container[1] = Clearing(container)
+        try:
+            found = 4 in (container.values() if isinstance(container, dict) else container)
+        except RuntimeError as error:
+            found = str(error)
+        return x + 1, found, len(container)
+
+    fast, log = compiled(run)
+    assert fast(torch.ones(1))[1:] == run(torch.ones(1))[1:]
     assert not log.fallbacks

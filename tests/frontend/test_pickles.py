@@ -6,7 +6,9 @@ import collections
 import copy
 import copyreg
 import enum
+import itertools
 import marshal
+import operator
 import pickle
 from typing import Any
 
@@ -218,3 +220,62 @@ def test_slices_plain_data_and_what_is_refused() -> None:
         return x + 1, said, old, next(counted), marshal.loads(marshal.dumps([1, ("a", None)]))
 
     assert check(function, X).breaks == []
+
+
+class Registered:
+    """Made of one argument, which only a registered function knows."""
+
+    def __new__(cls, foo):
+        made = object.__new__(cls)
+        made.foo = foo
+        return made
+
+
+class RegisteredPlain:
+    """One that could be copied without its function."""
+
+    def __init__(self):
+        self.foo = 1
+
+
+def of_registered(obj):
+    return Registered, (obj.foo + 1,)
+
+
+def of_plain(obj):
+    return RegisteredPlain, (), {"foo": obj.foo + 10}
+
+
+def test_functions_that_are_registered_for_copies():
+    def run(x):
+        copyreg.pickle(Registered, of_registered)
+        copyreg.pickle(RegisteredPlain, of_plain)
+        found = [copy.copy(Registered(1)), copy.deepcopy(Registered(2)), copy.copy(RegisteredPlain())]
+        found.append(pickle.loads(pickle.dumps(copy.deepcopy(RegisteredPlain()))))
+        del copyreg.dispatch_table[Registered], copyreg.dispatch_table[RegisteredPlain]
+        return x + 1, [f.foo for f in found]
+
+    fast, log = compiled(run)
+    for _ in range(2):
+        assert fast(torch.ones(1))[1] == run(torch.ones(1))[1] == [2, 3, 11, 21]
+    assert not log.fallbacks
+
+    plain, log = compiled(lambda x: (x + 1, copy.copy(RegisteredPlain()).foo))
+    assert plain(torch.ones(1))[1] == 1
+    copyreg.pickle(RegisteredPlain, of_plain)
+    try:
+        assert plain(torch.ones(1))[1] == 11
+    finally:
+        del copyreg.dispatch_table[RegisteredPlain]
+    assert plain(torch.ones(1))[1] == 1
+
+
+def test_functions_of_iterators_are_copied():
+    def run(x):
+        steps = itertools.accumulate([None, None, None], operator.is_)
+        next(steps)
+        return x + 1, list(copy.deepcopy(steps)), list(copy.copy(steps)), list(steps)
+
+    fast, log = compiled(run)
+    assert fast(torch.ones(1))[1:] == run(torch.ones(1))[1:]
+    assert not log.breaks and not log.fallbacks
