@@ -103,11 +103,11 @@ class Draws:
 
     # ---- generators ----
 
-    def stop(self, reason: str) -> BaseException:
+    def stop(self, error: GraphBreak) -> BaseException:
         """What ends the capture where the graph cannot draw: the next one relies on the states of generators, or breaks there."""
         held = [h.generator for h in self.held.values() if h.source is not None and not isinstance(h.source, Drawn)]
         taken = self.refused is None and not self.vm.exporting and self.vm.dynamic.marks.floats and bool(held)
-        return Refused(reason, "draws") if taken and all(map(self._is_taken, held)) else GraphBreak(reason)
+        return Refused(error.reason, "draws") if taken and all(map(self._is_taken, held)) else error
 
     def _is_taken(self, generator: Any) -> bool:
         """Whether a graph may be made for the state of a generator: one of the first capture's, which has come again."""
@@ -168,7 +168,7 @@ class Draws:
         if vm.exporting or vm.side is not None or vm.out.inside:
             raise GraphBreak("random numbers of Python's are drawn in a part of the graph")
         if not vm.dynamic.marks.floats or len(self.steps) >= _MOST:
-            raise self.stop("Python's random module is called")
+            raise self.stop(GraphBreak("Python's random module is called"))
         step = Drawn(function, operands, keywords, f"{label} #{len(self.steps)}")
         self.steps.append(step)
         self.moves += 1
@@ -206,7 +206,7 @@ class Draws:
             self.ways = _WAYS
         if kind is float:
             if value - value != 0.0:
-                raise self.stop("a random number of Python's is not finite")
+                raise self.stop(GraphBreak("a random number of Python's is not finite"))
             return vm.dynamic.float_of(value, source)
         if kind is bool:
             return self._whole(int(value), Computed(int, (source,)), 0, 1) != 0
@@ -214,7 +214,7 @@ class Draws:
 
     def _whole(self, value: int, source: Source, low: int | None, high: int | None) -> Any:
         if low is None or high is not None and high >= _LARGEST or abs(low) >= _LARGEST:
-            raise self.stop("a random number of Python's has a range that changes, or more than 62 bits")
+            raise self.stop(GraphBreak("a random number of Python's has a range that changes, or more than 62 bits"))
         if low == high:
             return value
         vm, shift = self.vm, min(low, 0)
@@ -263,7 +263,7 @@ class Draws:
         elif self.calls:  # what an operator asks of sizes mostly holds
             return
         if self.ways * number > _WAYS:
-            raise self.stop(_DECIDES)
+            raise self.stop(GraphBreak(_DECIDES))
         self.ways *= number
 
     # ---- the entry ----
@@ -284,7 +284,7 @@ class Draws:
         for key, guard in list(self.vm.guards.parts.items()):
             if is_drawn(guard.source):
                 if guard.kind == "equals":
-                    raise self.stop(_DECIDES)
+                    raise self.stop(GraphBreak(_DECIDES))
                 del self.vm.guards.parts[key]  # of a generator that the entry makes
         sources = [held.source for held in self.held.values() if held.source is not None]
         return DrawnCheck([*self.steps, *put], [s for s in sources if not isinstance(s, Drawn)])
@@ -409,7 +409,7 @@ def _among(function: Any, vm: Interpreter, generator: Any, population: Any, *arg
         return _draws(vm).draw(held, function, (population, *args), kwargs)
     if function is _Standard.choice:
         return Then(function, (generator, population), kwargs, body=True)
-    raise _draws(vm).stop("Python's random module orders or takes what is no number, or too many")
+    raise _draws(vm).stop(GraphBreak("Python's random module orders or takes what is no number, or too many"))
 
 
 def _shuffle(vm: Interpreter, generator: Any, x: Any, *args: Any) -> Any:
@@ -419,7 +419,7 @@ def _shuffle(vm: Interpreter, generator: Any, x: Any, *args: Any) -> Any:
     if type(x) is list and len(x) < 2:
         return None  # nothing is drawn
     if type(x) is not list or not _are_numbers(x):
-        raise _draws(vm).stop("Python's random module orders or takes what is no number, or too many")
+        raise _draws(vm).stop(GraphBreak("Python's random module orders or takes what is no number, or too many"))
     x[:] = _draws(vm).draw(held, _shuffled, (list(x),), {})
     return None
 

@@ -122,7 +122,6 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
         return _by_tensor(vm, value, source, keys)
     if not _are_keys(vm, keys, source):
         raise Unsupported(f"the keys of {source.name()} are tensors or containers")
-    vm.guards.add("keys", source, keys)
     own = {type(key) for key in keys if _compares_itself(key) and not compares_fields(type(key))}
     for kind in own:
         if not vm.is_library(kind.__module__) and not _looks_only(kind):
@@ -130,6 +129,7 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
                 f"the keys of {source.name()} have an __eq__ or __hash__ that may do more than look at them"
             )
         vm.methods.take(kind, "a look-up")
+    vm.guards.add("keys", source, keys)
     if own and any(value.get(key, vm) is not item for key, item in value.items()):
         raise Unsupported(f"a key of {source.name()} has changed since it was put in")
     for i, key in enumerate(keys):

@@ -504,7 +504,7 @@ def test_methods_that_break_the_graph(capsys: Any) -> None:
     for _ in range(2):
         assert torch.equal(fast(X), X * 4)
     assert capsys.readouterr().out == "compared compared "
-    assert log.breaks[-1].reason == "print is called", log.breaks
+    assert log.breaks[-1].reason.endswith("that may do more than look at them"), log.breaks
 
 
 def test_an_order_that_tensors_decide_breaks() -> None:
