@@ -29,7 +29,7 @@ from .host_numbers import HostNumbers
 from .late_numbers import READ, LateNumbers, is_number
 from .output import GraphInput
 from .read_numbers import read_number
-from .sym_nodes import NUMBERS, call_with_symbols, domain_of, of_hints
+from .sym_nodes import NUMBERS, call_with_symbols, domain_of, may_be_complex, of_hints
 
 if TYPE_CHECKING:
     from ..guards.guards import GuardSet
@@ -390,7 +390,7 @@ class Dynamic:
         plain = not kwargs and kinds <= {int, float, torch.SymInt, torch.SymFloat}
         known = any(function is f for f in (_ARITHMETIC if torch.SymFloat in kinds else _OF_FLOATS))
         if plain and self.marks.floats and known:
-            value = of_hints(function, args)
+            value = None if may_be_complex(function, args) else of_hints(function, args)
             if type(value) is float and value - value == 0.0:
                 return self.float_of(value, Computed(function, tuple(map(self.source_of, args))))
         if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):

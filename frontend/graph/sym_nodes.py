@@ -203,6 +203,8 @@ def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, An
         args = (as_numbers(args[0]), *args[1:])
     elif arithmetic:
         args = as_numbers(args)
+        if may_be_complex(function, args):
+            return function(*concrete(args), **concrete(kwargs))
     try:
         return function(*args, **kwargs)
     except (*_REFUSED, TypeError, AttributeError, RuntimeError) as error:
@@ -210,6 +212,18 @@ def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, An
         if type(error) is RuntimeError and not arithmetic or not may_repeat(error):
             raise
         return function(*_concrete_but_owner(function, args), **concrete(kwargs))
+
+
+def may_be_complex(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a power may be a complex number for other numbers, as Python's of a negative base and a fraction is. A guard says that it is not."""
+    if function not in _POWERS or len(args) != 2 or not all(isinstance(a, (int, float, *Symbolic)) for a in args):
+        return False
+    base, exponent = as_numbers(args)
+    if type(exponent) in (int, torch.SymInt) or type(exponent) is float and exponent.is_integer():
+        return False
+    if type(base) in Symbolic and base.node.hint is None:  # read of a tensor, which has a check of its own
+        return False
+    return not base >= 0
 
 
 def of_hints(function: Any, args: tuple[Any, ...]) -> Any:
@@ -268,4 +282,5 @@ def concrete(value: Any) -> Any:
 _REFUSED = (ArithmeticError, ValueError)
 _QUOTIENTS = {getattr(operator, f"{i}{name}") for i in ("", "i") for name in ("truediv", "floordiv", "mod")}
 _SHIFTS = {operator.lshift, operator.rshift, operator.ilshift, operator.irshift}
-_PARTIAL = _QUOTIENTS | _SHIFTS | {operator.pow, operator.ipow, pow}  # refuse some numbers
+_POWERS = {operator.pow, operator.ipow, pow}
+_PARTIAL = _QUOTIENTS | _SHIFTS | _POWERS  # refuse some numbers

@@ -294,6 +294,10 @@ class GuardSet:
             if guard.kind == "equals" and isinstance(guard.source, Fetch) and guard.source.function is bool:
                 yield guard.source, guard.expected
 
+    def is_past(self, values: Mapping[str, Any]) -> bool:
+        """Whether a random generator is not in the state that these are for: each call would ask for one that is gone."""
+        return any(guard.is_of_state() and guard.explain(values) for guard in list(self.parts.values()))
+
     def other_modules(self, values: Mapping[str, Any]) -> set[Source]:
         """The places of a module where a call has another one of its class."""
         found: set[Source] = set()

@@ -473,9 +473,8 @@ class Runtime:
 
     def _marks(self, values: dict[str, Any]) -> Marks:
         """What has changed since the calls that the entries were made for."""
-        for known in list(self.guards):  # each call would ask for a state that is gone
-            if any(g.is_of_state() and g.explain(values) for g in list(known.parts.values())):
-                self._drop(known)
+        for past in [known for known in self.guards if known.is_past(values)]:
+            self._drop(past)
         marks, guards = self.marks, list(self.guards)
         marks.gradients = getattr(self.options.backend, "takes_gradients", False)
         if self.options.dynamic is not False:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import check, compiled
+from harness import check, compiled, number_backend
 from torch import Tensor
 
 X = torch.arange(4.0)
@@ -57,3 +57,25 @@ def test_of_numbers_that_change() -> None:
     for n, f in ((3, 0.5), (4, 2.5), (1, 0.5), (7, -1.0), (0, 0.0)):
         assert torch.equal(fast(X, n, f)[0], function(X, n, f)[0]) and fast(X, n, f)[1:] == function(X, n, f)[1:]
     assert log.breaks == []
+
+
+@pytest.mark.parametrize(
+    ("power", "numbers"),
+    [
+        (lambda k: (-1.0) ** (k / 2), (1, 3, 2, 4, -1, 0, 1)),
+        (lambda k: k**0.5, (1, 4, 9, -4, -9, 0, 16)),
+        (lambda k: pow(k, 1.5), (1.5, 2.5, -2.5, 3.5, -0.5)),
+        (lambda k: k**2.0 + 2.0**k, (1.5, -2.5, 3.5, 0.5)),
+    ],
+)
+def test_powers_that_are_complex(power, numbers):
+    def run(x, k):
+        p = power(k)
+        return x * (p.imag if isinstance(p, complex) else p), type(p)
+
+    fast, log = compiled(run, number_backend)
+    for k in numbers:
+        expected, found = run(torch.ones(2, dtype=torch.float64), k), fast(torch.ones(2, dtype=torch.float64), k)
+        assert found[1] is expected[1]
+        torch.testing.assert_close(found[0], expected[0])
+    assert not log.breaks and not log.fallbacks
