@@ -247,7 +247,7 @@ def domain_of(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _operates(function: Any) -> bool:
-    return getattr(function, "__module__", None) == "_operator"
+    return function is pow or getattr(function, "__module__", None) == "_operator"
 
 
 def _writes_text(function: Any, args: tuple[Any, ...]) -> bool:
