@@ -167,11 +167,19 @@ _RANKS = {int: 1, torch.SymInt: 1, float: 2, torch.SymFloat: 2, complex: 3}
 def _types(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.dtype]:
     if name == "full" and kwargs.get("dtype") is None and any(type(v) in (float, torch.SymFloat) for v in args[1:2]):
         yield torch.get_default_dtype()
+    given = (*args, *kwargs.values())
+    if name in _MAKE_FLOATS and any(type(v) in (float, torch.SymFloat) for v in given):
+        integral = not any(type(v) is FakeTensor and v.is_floating_point() for v in given)
+        yield from (torch.get_default_dtype(),) if integral else ()
     for value in (*args, *kwargs.values()):
         if type(value) is FakeTensor and value.dtype in _LIMITED:
             yield value.dtype
         elif isinstance(value, torch.dtype) and value in _LIMITED:
             yield value
+
+
+# What takes floats beside integers, bools or nothing, in a result of the default dtype.
+_MAKE_FLOATS = {"where", "clamp", "clip", "clamp_min", "clamp_max", "scalar_tensor"}
 
 
 def _limits(dtype: torch.dtype) -> tuple[float, float]:

@@ -119,6 +119,11 @@ def test_sizes_that_change():
     [
         (lambda x, n: x.clamp(min=n), torch.float16, np.float64(1e6)),
         (lambda x, n: x.clamp(min=n), torch.float16, np.float32(6e4)),
+        (lambda x, n: torch.where(x > 0, x, n), torch.bool, np.float64(1e300)),
+        (lambda x, n: torch.where(x > 0, x, n), torch.bool, 1e300),
+        (lambda x, n: torch.where(x > 0, n, 2.0), torch.int64, 1e300),
+        (lambda x, n: x.clamp(max=n), torch.bool, -1e300),
+        (lambda x, n: x.clamp(max=n), torch.bool, -1e30),
         (lambda x, n: x.clone().fill_(n), torch.int8, np.int64(300)),
         (lambda x, n: x.clone().fill_(n), torch.int8, np.int16(-128)),
         (lambda x, n: x.masked_fill(x > 0, n), torch.uint8, np.int8(-1)),
