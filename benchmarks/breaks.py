@@ -43,11 +43,9 @@ class Graphs:
 
 def measure(name: str) -> dict[str, Any]:
     """One row."""
-    from zoo import ZOO
-
     import intarsia
 
-    model = ZOO[name]()
+    model = models()[name]()
     run(
         (model[0], *copy.deepcopy(model[1:])), lambda module: module, copied=False
     )  # what models set up in their first call
@@ -76,8 +74,18 @@ def measure(name: str) -> dict[str, Any]:
     }
 
 
+def models() -> dict[str, Callable[[], Any]]:
+    """Architectures of libraries, and models written from papers, by name."""
+    import zoo
+    import zoo_decoders  # registers its models
+    import zoo_papers
+
+    assert zoo_decoders.paper is zoo_papers.paper
+    return zoo.ZOO | zoo_papers.PAPERS
+
+
 def run(model: Any, compiled: Callable[[Any], Any], copied: bool = True) -> tuple[Any, float]:
-    """Result, arguments behind the call, buffers and gradients of a call on copies of the model and its arguments; its seconds."""
+    """Result, arguments behind the call, buffers, gradients and random state of a call on copies of model and arguments; its seconds."""
     module, args, kwargs = copy.deepcopy(model) if copied else model
     torch.manual_seed(0)  # some draw numbers
     with torch.set_grad_enabled(module.training):
@@ -88,7 +96,8 @@ def run(model: Any, compiled: Callable[[Any], Any], copied: bool = True) -> tupl
         if module.training:
             (result.loss if getattr(result, "loss", None) is not None else tensors(result)[0].sum()).backward()
     left = [held(value) for value in kwargs.values()]
-    return [tensors(result), left, list(module.buffers()), [p.grad for p in module.parameters()]], seconds
+    gradients = [p.grad for p in module.parameters()]
+    return [tensors(result), left, list(module.buffers()), gradients, torch.get_rng_state()], seconds
 
 
 def held(value: Any) -> list[torch.Tensor]:
@@ -125,14 +134,13 @@ def main() -> int:
     parser.add_argument("--save", type=Path, help="write the rows as JSON")
     options = parser.parse_args()
     import torchvision_stub
-    import zoo
 
     torchvision_stub.install()
     logging.getLogger("intarsia").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     torch._dynamo.config.recompile_limit = 64
     rows = []
-    for name in options.only or zoo.ZOO:
+    for name in options.only or models():
         try:
             rows.append(measure(name))
         except Exception as error:

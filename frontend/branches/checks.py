@@ -8,7 +8,7 @@ call can be run again (`refusal`). All checks of a graph are read at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
@@ -38,6 +38,7 @@ class Checks:
     def __init__(self, refused: str | None = "") -> None:
         self.refused = refused
         self.flags: list[Tensor] = []  # each true where its check has failed
+        self.relied: set[Any] = set()  # truths that are checked, as expressions
         self.begun: set[int] = set()  # those of checks behind which the graph gives what eager does, but for identity
 
     def takes(self, vm: Interpreter, tensor: Tensor) -> bool:
@@ -96,6 +97,14 @@ class Checks:
         flag = vm.out.call_function(torch.eq if truth else torch.ne, (tensor, 0), {})
         self.failed(vm, vm.out.call_method("reshape", (flag, ()), {}) if flag.dim() else flag)
         return truth
+
+    def is_new(self, vm: Interpreter, expr: Any) -> bool:
+        """Whether nothing checks the truth of an expression yet, from here on for the whole call."""
+        if vm.side is not None or vm.out.inside:
+            return True
+        new = expr not in self.relied
+        self.relied.add(expr)
+        return new
 
     def failed(self, vm: Interpreter, flag: Tensor) -> None:
         """Note a check, of the side of a branch that runs or of the call."""

@@ -18,7 +18,7 @@ from ..graph.read_numbers import read_truth
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import data_dependent_errors
-from ..torch_private.symbols import unknown_int
+from ..torch_private.symbols import is_unknown, unknown_int
 from ..values.constant import is_constant
 from ..values.kinds import isinstance
 from .asked import number_asked
@@ -44,15 +44,25 @@ def undecided(vm: Interpreter, value: Any) -> Tensor | None:
         return vm.out.call_function(torch.ne, (late, 0), {})  # type: ignore[no-any-return]
     if type(value) not in (torch.SymBool, torch.SymInt) or not vm.out.read.is_read(value):
         return None
+    expr = value.node.expr if type(value) is torch.SymBool else sympy.Ne(value.node.expr, 0)
     try:
-        bool(value)
+        known = bool(value)
     except _UNKNOWN:
-        expr = value.node.expr
         try:
-            return _value(vm, expr if type(value) is torch.SymBool else sympy.Ne(expr, 0))
+            return _value(vm, expr)
         except GraphBreak:  # no tensor holds what it is made of
             return None
+    _check_relied_on(vm, expr, known)
     return None
+
+
+def _check_relied_on(vm: Interpreter, expr: Any, known: bool) -> None:
+    """Check a truth that follows from what operators have taken for granted of sizes (`squeeze`: none is 1): where that does not hold,
+    the graph's operators run one by one and are right, but the program would have gone another way.
+    """
+    any_size = {s: sympy.Dummy(integer=True, nonnegative=True) for s in expr.free_symbols if is_unknown(s)}
+    if any_size and expr.xreplace(any_size) not in (sympy.true, sympy.false) and vm.checks.is_new(vm, expr):
+        vm.checks.expect(vm, _value(vm, expr), known)
 
 
 def presumed(vm: Interpreter, value: Any) -> bool | None:

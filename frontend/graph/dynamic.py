@@ -389,7 +389,7 @@ class Dynamic:
         kinds = {type(a) for a in args}
         plain = not kwargs and kinds <= {int, float, torch.SymInt, torch.SymFloat}
         known = any(function is f for f in (_ARITHMETIC if torch.SymFloat in kinds else _OF_FLOATS))
-        if plain and self.marks.floats and known:
+        if plain and self.marks.floats and known and kinds & {torch.SymInt, torch.SymFloat}:
             value = None if may_be_complex(function, args) else of_hints(function, args)
             if type(value) is float and value - value == 0.0:
                 return self.float_of(value, Computed(function, tuple(map(self.source_of, args))))

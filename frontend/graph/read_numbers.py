@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..state import Interpreter
+from ..state import ASSERTED, Interpreter
 from ..torch_private.symbols import unknown_int
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance
@@ -63,15 +63,27 @@ def read_list(vm: Interpreter, tensor: Tensor, method: str = "tolist") -> Any:
     """`tensor.item()` or `tensor.tolist()` as numbers, or lists of them; None where the graph has to end."""
     if method == "item":
         return vm.dynamic.any_item(tensor)
-    if any(type(n) is not int for n in tensor.shape) or tensor.numel() > _MOST or not vm.out.is_known(tensor):
+    if not vm.out.is_known(tensor) or not all(type(n) is int or _is_as_asked(vm, n) for n in tensor.shape):
+        return None
+    if tensor.numel() > _MOST:
         return None
     if tensor.dtype not in _WHOLE and not tensor.is_floating_point() or not vm.dynamic.may_be_late():
         return None
     if tensor.dim() == 0:
         return vm.dynamic.any_item(tensor)
-    parts = vm.out.call_method("unbind", (tensor, 0), {}) if tensor.shape[0] else ()
+    parts = vm.out.call_method("unbind", (tensor, 0), {}) if tensor.shape[0] != 0 else ()
     found = [read_list(vm, part) for part in parts]
     return None if any(item is None for item in found) else found
+
+
+def _is_as_asked(vm: Interpreter, size: Any) -> bool:
+    """Take a size, with a check, for the `minlength` that the program gave to `bincount`: how many kinds of things it has counted."""
+    least = vm.out.read.least(size)
+    if least < 1 or not vm.dynamic.may_be_late():
+        return False
+    vm.decision(size == least, ASSERTED)
+    torch._check(size == least)
+    return True
 
 
 def with_numbers(vm: Interpreter, key: Any) -> Any:

@@ -127,6 +127,15 @@ class ReadSizes:
         """Whether a symbol is a size that values decide."""
         return symbol in self._shown and self._shown[symbol][1] is not None
 
+    def least(self, size: Any) -> int:
+        """The `minlength` of the `bincount` that a size is the length of; 0 where it is none."""
+        symbol = unknown_symbol(size)
+        node = self._shown[symbol][0] if symbol in self._shown else None
+        if node is None or node.target not in (torch.bincount, "bincount"):
+            return 0
+        least = node.kwargs.get("minlength", node.args[2] if len(node.args) > 2 else 0)
+        return least if type(least) is int else 0
+
     def any(self) -> bool:
         """Whether the graph has one."""
         return bool(self._shown or self.late)

@@ -88,7 +88,32 @@ def attended(x: Tensor) -> Any:
     return F.scaled_dot_product_attention(y, y, y).sum()
 
 
+def asked_again(x: Tensor) -> Any:
+    """What an operator has taken for granted decides, too."""
+    y = x[x[:, 0] > 0][:, :1] * W[0]
+    z = y.squeeze()
+    if len(y) == 1:
+        return z + 100
+    return z.sum()
+
+
+def asked_behind_a_sum(x: Tensor) -> Any:
+    y = x[x[:, 0] > 0] * W
+    z = y.logsumexp(0)
+    return z * 0 + 100 if len(y) == 0 else z
+
+
+def counted_kinds(x: Tensor) -> Any:
+    kind = (x[:, 0] * 3).abs().long()
+    counts = torch.bincount(kind, minlength=4).tolist()
+    parts = x[kind.argsort(stable=True)].split(counts)
+    return [part.sum() * W for part in parts], counts
+
+
 FUNCTIONS = [
+    asked_again,
+    asked_behind_a_sum,
+    counted_kinds,
     of_operators,
     attended,
     nothing_found,
@@ -137,7 +162,7 @@ def test_as_eager(function: Any) -> None:
 
 
 def test_compiled() -> None:
-    for function in (nothing_found, fails_on_nothing, all_of_several, of_operators):
+    for function in (nothing_found, fails_on_nothing, all_of_several, of_operators, asked_again, counted_kinds):
         fast = intarsia.compile(function)
         for x in CALLS:
             found, wanted = outcome(fast, x), outcome(function, x)

@@ -109,6 +109,13 @@ def until_found(x):
     return x + 1, n
 
 
+def with_constants(x):
+    n = 0
+    while x.abs().sum() > math.log(6) and n < 9:
+        x, n = x * 0.5 - math.log(1.1), n + 1
+    return x + 1, n
+
+
 def branches(x):
     if x.max().item() > 1 and torch.allclose(x, x * 1.0001):
         x = x + 1
@@ -208,7 +215,17 @@ ONE_GRAPH += [
     patience,
     numbers_of_branches,
 ]
-ONE_GRAPH += [how_many_there_are, the_first_of_none, kept, compared, read_before_a_write, branches, found, until_found]
+ONE_GRAPH += [
+    how_many_there_are,
+    the_first_of_none,
+    kept,
+    compared,
+    read_before_a_write,
+    branches,
+    found,
+    until_found,
+    with_constants,
+]
 ENDLESS_WITH_NAN = [until_it_is_close, until_it_is_equal, best_so_far]
 
 
