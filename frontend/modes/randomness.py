@@ -205,6 +205,10 @@ def _manual_seed(vm: Interpreter, seed: Any) -> Any:
     return vm.user.wrap(torch.default_generator, Const(torch.default_generator, "torch.default_generator"))
 
 
+# torch.compile's package, once it is imported, puts another function in its place.
+ROWS.late(lambda rows: rows.rule(torch.manual_seed)(_manual_seed))
+
+
 for _function, _name in ((torch.cuda.manual_seed, "seed_gpu"), (torch.cuda.manual_seed_all, "seed_gpus")):
     ROWS.rule(_function)(lambda vm, seed, name=_name: _mark(vm, name, _number(seed)))
 
