@@ -7,7 +7,6 @@ its own, compiled with a backward (`Second`), or in eager where sizes change bet
 
 from __future__ import annotations
 
-import functools
 import logging
 import operator
 import weakref
@@ -18,10 +17,10 @@ import torch
 from torch import fx, nn
 
 from .counters import COUNTERS
-from .frontend.gradients.custom import CustomGradient, is_linear
+from .frontend.gradients.custom import is_linear
 from .frontend.gradients.nodes import OUTSIDE, WHOLE, gradients
 from .frontend.graph.output import TEMPORARY
-from .frontend.torch_private.autograd import AotNode, Reached, aot_node, outside_of_tracing
+from .frontend.torch_private.autograd import AotNode, aot_node, outside_of_tracing
 from .frontend.torch_private.batches import is_batched
 from .frontend.torch_private.fake import fake_mode_of, is_fake
 from .frontend.torch_private.graphs import lazy_graph_module
@@ -64,7 +63,7 @@ def twice_differentiable(
         if place is None:
             place, node = _find(results)
             if node is not None:
-                node.keep_nothing_as_nothing(results[place].grad_fn, depends, is_linear(gm.graph), _reached(gm.graph))
+                node.keep_nothing_as_nothing(results[place].grad_fn, depends, is_linear(gm.graph))
             if node is None or not node.is_plain(len(args)) or not repeatable():
                 place = -1
                 return results
@@ -82,39 +81,6 @@ def twice_differentiable(
         return results
 
     return call
-
-
-def _reached(graph: fx.Graph) -> list[Reached | None]:
-    """For each input the results that it has a part in, as autograd records it, and what makes zeros like it.
-
-    None where it takes no gradient, where its sizes are symbols, or where a function of the program's decides what it gets.
-    """
-    parts: dict[fx.Node, frozenset[int]] = {}
-    inputs = graph.find_nodes(op="placeholder")
-    for node in graph.nodes:
-        value = node.meta.get("example_value")
-        if node.op == "placeholder":
-            parts[node] = frozenset([inputs.index(node)]) if _differentiable(value) else frozenset()
-        elif node.op.startswith("call"):
-            if isinstance(node.target, CustomGradient) or node.op == "call_module":
-                return []
-            several = value if isinstance(value, tuple | list) else (value,)
-            taken = any(_differentiable(v) for v in several)
-            given = (parts.get(n, frozenset()) for n in node.all_input_nodes)
-            parts[node] = frozenset[int]().union(*given) if taken else frozenset()
-    results: Any = graph.find_nodes(op="output")[0].args[0]
-    places: dict[int, set[int]] = {}
-    for k, result in enumerate(results):
-        for i in parts.get(result, ()):
-            places.setdefault(i, set()).add(k)
-    return [_zeros(node, frozenset(places.get(i, ()))) for i, node in enumerate(inputs)]
-
-
-def _zeros(node: fx.Node, places: frozenset[int]) -> Reached | None:
-    value = node.meta.get("example_value")
-    if not places or not isinstance(value, torch.Tensor) or not _is_fixed(value):
-        return None
-    return places, functools.partial(torch.zeros, tuple(value.shape), dtype=value.dtype, device=value.device)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -153,7 +153,8 @@ def read_asked(vm: Interpreter, tensor: Tensor, method: str) -> Any:
     if method not in ("item", "tolist") or is_wrapped(tensor):  # what numbers a wrapper tensor has, its class says
         return None
     if method == "tolist" and isinstance(kept := getattr(tensor, "constant", None), Tensor):
-        return kept.tolist()
+        with real_tensors():  # a GPU's list is a copy on the host
+            return kept.tolist()
     number = read_list(vm, tensor, method)
     if number is None and method == "tolist":
         return list_asked(vm, tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -53,6 +54,25 @@ def _drops_between_layers(args: tuple[Any, ...]) -> bool:
     return any(args[k] != 0 and args[k - 1] != 1 and args[k + 1 : k + 2] == (True,) for k in places)
 
 
+# A recurrent layer with gradients is traced step by step, forward and back: 40 operators a step, of which each takes a millisecond or
+# more to compile. A short one is faster so, by 1.4 in a call; a long one would be compiled for minutes.
+WRITTEN_OUT = 16
+
+
+def _steps_with_gradients(args: tuple[Any, ...]) -> float:
+    """How many steps torch.lstm and its kin take over all layers and directions if gradients are recorded, and else 0.
+
+    Of (input, states, weights, bias, num_layers, dropout, train, bidirectional, batch_first); on packed sequences none is written out.
+    """
+    if len(args) != 9 or not isinstance(args[0], Tensor) or args[0].dim() != 3 or type(args[4]) is not int:
+        return 0
+    leaves = [args[0], *(args[1] if isinstance(args[1], list | tuple) else [args[1]]), *args[2]]
+    if not torch.is_grad_enabled() or not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
+        return 0
+    steps = args[0].shape[1 if args[8] is True else 0]
+    return steps * args[4] * (2 if args[7] is True else 1) if type(steps) is int else math.inf
+
+
 def _is_on_gpu(args: tuple[Any, ...]) -> bool:
     return any(isinstance(a, Tensor) and a.is_cuda for a in args)
 
@@ -72,6 +92,10 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
         return vm.call_tensor_method(args[0], name, args[1:], kwargs)
     if name in _RECURRENT and _drops_between_layers(args):
         raise GraphBreak(f"{name} drops out between its layers, which torch's traces leave out")
+    if name in _RECURRENT and (steps := _steps_with_gradients(args)) > WRITTEN_OUT:
+        raise GraphBreak(
+            f"{name} with gradients over {steps} steps is one call of a library's, whose derivative no graph holds"
+        )
     if name in _RECURRENT and torch.is_autocast_enabled("cuda") and _is_on_gpu(args):
         raise GraphBreak(
             f"{name} under autocast on a GPU is float16 by a rule of its own, whatever autocast's dtype is"

@@ -21,6 +21,16 @@ aten = torch.ops.aten
 KEPT_COMPOSITES: frozenset[OpOverload] = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default})
 """Composite operators that stay whole, because a library has one call for each."""
 
+RECURRENT = frozenset({aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input})
+
+
+def is_kept(func: OpOverload, args: Any, casts: bool) -> bool:
+    """Whether a composite operator stays whole; with `casts`, autocast casts what it is made of.
+
+    cuDNN's recurrent layers look for their weights in one piece of memory, which no tensor of a graph is.
+    """
+    return func in KEPT_COMPOSITES or func in RECURRENT and not casts and args[0].device.type != "cpu"
+
 
 def is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write

@@ -49,13 +49,13 @@ from .renamed import rename
 from .results import Results, same_geometry
 from .rules import (
     IDENTITIES,
-    KEPT_COMPOSITES,
     RULES,
     TORCHS_OWN,
     WRITES,
     drawn,
     draws_elsewhere,
     functional_variant,
+    is_kept,
     is_written,
     with_defaults,
     written_arguments,
@@ -239,7 +239,7 @@ class Tracer(CaptureMode):
             return self._identity(func, args, kwargs)
         if func is aten.as_strided.default:
             args, kwargs = self._from_the_base(*args, **kwargs), {}
-        if func not in KEPT_COMPOSITES and is_composite(func):
+        if is_composite(func) and not is_kept(func, args, bool(self.autocast)):
             return self._composed(func, args, kwargs)
         if func._schema.is_mutable:
             return self._mutating(func, args, kwargs)

@@ -261,7 +261,7 @@ def rely_on_sizes(func: Any, args: Any) -> None:
             torch._check(repeats > 1)
     unknown = [n for n in args[0].shape if _is_unknown(n)]
     unlike = _unlike(func) if unknown and isinstance(func, OpOverload) else None
-    if unlike == 0 and len(args) > 1 and _reduces(func):
+    if unlike is not None and len(args) > 1 and _has_dimensions(func):
         dims = [args[1]] if type(args[1]) is int else args[1] or range(args[0].dim())
         unknown = [n for n in (args[0].shape[d] for d in dims) if _is_unknown(n)]
     for size in unknown if unlike is not None else ():
@@ -319,8 +319,8 @@ def _unlike(func: OpOverload) -> int | None:
 
 
 @cache
-def _reduces(func: OpOverload) -> bool:
-    """Whether an operator's second argument is the dimensions that it reduces."""
+def _has_dimensions(func: OpOverload) -> bool:
+    """Whether an operator's second argument is the dimensions that it looks at."""
     return func._schema.arguments[1].name == "dim"
 
 

@@ -22,6 +22,7 @@ from ..graph.value_errors import may_raise
 from .autograd_graph import NOT_ARRIVING, hook_keeper
 from .batches import is_batched, one_by_one
 from .dispatch import is_seeded, python_dispatcher
+from .foreign.formulas import with_opaque_formulas
 from .joint import Joint, gives_nothing, raise_unread, shows_number
 from .symbols import none_pending, scalar_outputs
 
@@ -240,14 +241,18 @@ def aot_autograd(
                 stack.enter_context(scalar_outputs(mode.shape_env))  # those that capture let through
                 stack.enter_context(none_pending(mode.shape_env))
             stack.enter_context(tracing(context))
-            return aot_module_simplified(  # type: ignore[no-any-return]
-                gm,
-                example_inputs,
-                fw_compiler=boxed(forward),
-                bw_compiler=boxed(compile_backward),
-                partition_fn=partition,
-                decompositions={},
-                keep_inference_input_mutations=writes,
+            return with_opaque_formulas(
+                gm.graph,
+                mode.shape_env if mode is not None else None,
+                lambda: aot_module_simplified(
+                    gm,
+                    example_inputs,
+                    fw_compiler=boxed(forward),
+                    bw_compiler=boxed(compile_backward),
+                    partition_fn=partition,
+                    decompositions={},
+                    keep_inference_input_mutations=writes,
+                ),
             )
     finally:
         _KEEP_FLOATS.reset(keep)
@@ -447,16 +452,13 @@ class AotNode:
         unusual = written or known.num_intermediate_bases or known.tokens
         return not unusual and len(known.input_info) == inputs
 
-    def keep_nothing_as_nothing(
-        self, first: Any, depends: Sequence[frozenset[int]], linear: bool, reached: Sequence[Reached | None]
-    ) -> None:
+    def keep_nothing_as_nothing(self, first: Any, depends: Sequence[frozenset[int]], linear: bool) -> None:
         """Where no gradient arrives for any result that an input has a part in, the input gets None and not zeros, as in eager.
 
         Args:
             first: the node of the first call, which has been made.
             depends: for each of the inputs' gradients the arriving ones that it is made of; known once backward has run.
             linear: whether what is made of missing gradients alone is none inside of the graph, too.
-            reached: for each of the inputs the results that it has a part in; of those alone whose derivative is zero it gets zeros.
         """
         places, forward, backward = self._arriving(), self.function.forward, self.function.backward
 
@@ -483,15 +485,8 @@ class AotNode:
                 NOT_ARRIVING.now = frozenset()
             if len(found) != len(depends):
                 return found
-            here = frozenset(place - written for k, place in enumerate(places) if k not in missing)
-            made = [None if made_of <= missing else g for g, made_of in zip(found, depends, strict=True)]
-            if len(reached) == len(made):
-                for i, known in enumerate(reached):
-                    if made[i] is None and known is not None and known[0] & here:
-                        made[i] = known[1]()
-            return tuple(made)
+            return tuple(None if made_of <= missing else g for g, made_of in zip(found, depends, strict=True))
 
-        written = len(self.function.metadata.mutated_inp_runtime_indices)
         first.set_materialize_grads(False)
         self.function.forward, self.function.backward = staticmethod(marked), staticmethod(filled)
 
@@ -533,9 +528,6 @@ def _kept_for_more(node: Any) -> Iterator[None]:
     finally:
         del node.maybe_clear_saved_tensors
     node.maybe_clear_saved_tensors()
-
-
-Reached = tuple[frozenset[int], Callable[[], Tensor]]  # places of results; what makes zeros like the input
 
 
 def aot_node(node: Any) -> AotNode | None:

@@ -199,10 +199,10 @@ def _expression(value: Any) -> Any:
 
 
 @contextmanager
-def scalar_outputs(shape_env: Any) -> Iterator[None]:
+def scalar_outputs(shape_env: Any, allowed: bool = True) -> Iterator[None]:
     """Inside, what a tensor holds may be a symbol without a hint; elsewhere operators that read numbers refuse to run on fake tensors."""
     before = shape_env.settings  # frozen; tried with 2.11 and 2.13
-    shape_env.settings = replace(before, allow_scalar_outputs=True)
+    shape_env.settings = replace(before, allow_scalar_outputs=allowed)
     try:
         yield
     finally:

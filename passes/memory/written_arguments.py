@@ -53,8 +53,9 @@ def in_place_writes(
 ) -> Writes:
     """The calls and kernels of a function that may write to an argument.
 
-    Where errors are seen at once, only kernels from which on nothing can fail: updates of weights, at the end of a step. Of what a loop
-    owns nobody sees anything when a round fails.
+    Where errors are seen at once, only kernels from which on nothing can fail: updates of weights, at the end of a step. Elsewhere what
+    stands behind all that the program relies on of sizes that values decide (`assumes`): where those are others the call begins again in
+    eager. Of what a loop owns nobody sees anything when a round fails.
     """
     steps = list(func.block_body.ops)
     number = {op: i for i, op in enumerate(steps)}
@@ -66,23 +67,27 @@ def in_place_writes(
     done = set()
     mutations = func.get("mutations", ()) if "results" in func.attributes else ()
     sure = launches.sure_from(func) if mutations else len(steps)
+    relied = max(
+        (i for i, step in enumerate(steps) if any("assumes" in op.attributes for op in step.walk())), default=-1
+    )
     given_up = dict.fromkeys(func.block_body.args[argument] for argument, _ in func.get("owned", ()))
     for argument, k in (*mutations, *func.get("owned", ())):
         target, value = func.block_body.args[argument], returned[k]
         if k in received and target not in given_up:
             continue
         queued = is_asynchronous(target) or target in given_up
+        begin = relied if target not in given_up else -1  # the step behind which it may be written to
         first = root(value)
         if first is not value or launches.updated_unread(value.owner) is not None:
             step = number.get(first.owner, -1) if isinstance(first.owner, Operation) else -1
-            early = queued and memory[first] == 1 and last.get(target, -1) <= step
+            early = queued and step > begin and memory[first] == 1 and last.get(target, -1) <= step
             if early and _updates(first, target, readers, launches):
                 targets[first] = target
                 done.add((argument, k))
                 continue
         if memory[value] == 1 and isinstance(value.owner, loop.Launch) and target not in given_up:
             step = number[value.owner]
-            calm = last.get(target, -1) <= step and (queued or step >= sure)
+            calm = last.get(target, -1) <= step and (queued and step > begin or step >= sure)
             if calm and _computes_anew(value.owner, value, target, readers, launches):
                 targets[value] = target
                 done.add((argument, k))
@@ -94,7 +99,7 @@ def in_place_writes(
         # Each version is read before the next one is written, and by nobody in the same call.
         calm = all(last[v] == number[op] for v, op in zip(versions, chain, strict=False))
         alone = all(len(readers.of(op, v)) == 1 for v, op in zip(versions, chain, strict=False))
-        if calm and alone and sum(memory[v] for v in versions) == 1:
+        if calm and alone and number[chain[0]] > begin and sum(memory[v] for v in versions) == 1:
             targets |= dict.fromkeys((op.results[0] for op in chain), target)
             done.add((argument, k))
     seen = [v for v, target in targets.items() if target not in given_up]

@@ -1,1 +1,1 @@
-"""Tensors that the IR cannot hold, and library calls on them."""
+"""What the IR cannot hold: other kinds of tensors and library calls on them; backward formulas that are run as they are."""

@@ -1,0 +1,266 @@
+"""Backward formulas of custom operators that read values: one operator of the backward graph each.
+
+`torch.library.register_autograd` takes any Python for an operator's backward. AOTAutograd traces it with fake tensors, which have no
+values for `offsets.tolist()`. Such a formula is then run as it is, by `backward(tensors, given, arriving, what)`: it sets up the formula's
+context from the forward operator's inputs and outputs, which are saved for it, and calls it with the gradients that arrive.
+The rest of both graphs is compiled as always.
+
+Tried with torch 2.11 and 2.13: `torch._library.custom_ops.OPDEFS`, and `_backward_fn` and `_setup_context_fn` of what stands there.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from traceback import walk_tb
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, fx
+
+from ..fake import data_dependent_errors
+from ..symbols import scalar_outputs
+
+__all__ = ["with_opaque_formulas"]
+
+NAMESPACE = "intarsia_custom"
+_LIBRARY: list[torch.library.Library] = []  # a Library takes its operators away when it is collected
+_PLAIN = (bool, int, float, str, type(None))  # what JSON holds; a tensor or size is a dict with its place
+
+
+def with_opaque_formulas(graph: fx.Graph, env: Any, trace: Callable[[], Any]) -> Any:
+    """What `trace` gives for the graph; where a custom operator's formula needs values, once more with that as one operator."""
+    names = frozenset[str]()
+    while True:
+        try:
+            with _opaque(graph, env, names):
+                return trace()
+        except data_dependent_errors() as error:
+            more = _that_fail(graph, error) - names
+            if not more:
+                raise
+            names |= more
+
+
+def _that_fail(graph: fx.Graph, error: BaseException) -> frozenset[str]:
+    """The custom operators of the graph in whose registered backward, or its set-up, `error` was raised."""
+    codes = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
+    return frozenset(
+        name
+        for name, of in _defined_in(graph).items()
+        if any(getattr(f, "__code__", None) in codes for f in (of._backward_fn, of._setup_context_fn))
+    )
+
+
+@contextmanager
+def _opaque(graph: fx.Graph, env: Any, names: frozenset[str]) -> Iterator[None]:
+    """What this thread traces has the registered backward of these operators as one operator; in the others no value is a symbol."""
+    thread = threading.get_ident()
+    with ExitStack() as stack:
+        for name, definition in _defined_in(graph).items():
+            set_up, formula = definition._setup_context_fn, definition._backward_fn
+
+            def put(definition: Any = definition, set_up: Any = set_up, formula: Any = formula) -> None:
+                definition._setup_context_fn, definition._backward_fn = set_up, formula
+
+            stack.callback(put)
+            one = name in names
+            definition._setup_context_fn = _here(thread, _saving(name) if one else _without_values(set_up, env), set_up)
+            definition._backward_fn = _here(thread, _called if one else _without_values(formula, env), formula)
+        yield
+
+
+def _without_values(function: Any, env: Any) -> Any:
+    """A formula that is traced: numbers that it reads from tensors would be symbols that a backward graph cannot hold."""
+    if function is None or env is None:
+        return function
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        with scalar_outputs(env, False):
+            return function(*args, **kwargs)
+
+    return traced
+
+
+def _defined_in(graph: fx.Graph) -> dict[str, Any]:
+    """The custom operators of the graph that have a registered backward, by name."""
+    found = {}
+    for node in graph.nodes:
+        name = _name(node.target) if node.op == "call_function" else ""
+        definition = _definition(name) if name else None
+        if definition is not None:
+            found[name] = definition
+    return found
+
+
+def _here(thread: int, traced: Any, plain: Any) -> Any:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        of = traced if threading.get_ident() == thread else plain
+        return None if of is None else of(*args, **kwargs)
+
+    return function
+
+
+def _name(target: Any) -> str:
+    """`namespace::name` of an operator, and nothing of another function."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return target._qualified_op_name
+    return target.name().partition(".")[0] if isinstance(target, torch._ops.OpOverload) else _of_definition(target)
+
+
+def _of_definition(target: Any) -> str:
+    name = getattr(target, "_qualname", "")
+    return name if isinstance(name, str) and _definition(name) is target else ""
+
+
+def _definition(name: str) -> Any:
+    """What `torch.library.custom_op` made, if it has a backward."""
+    from torch._library.custom_ops import OPDEFS
+
+    found = OPDEFS.get(name)
+    return found if found is not None and found._backward_fn is not None else None
+
+
+# ---- while it is traced
+
+
+def _saving(name: str) -> Any:
+    """The set-up that saves all that the formula's own may want."""
+
+    def set_up(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+        leaves, structure = pytree.tree_flatten((inputs, output, keyword_only_inputs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        ctx.save_for_backward(*tensors)
+        ctx.intarsia_sizes = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
+        ctx.intarsia_what = name, _as_text(leaves), structure, inputs
+        ctx.intarsia_grads = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves(inputs)]
+
+    return set_up
+
+
+def _as_text(leaves: Sequence[Any]) -> list[Any]:
+    """Tensors and sizes by their places among those; numbers and texts as they are; types, devices and layouts by name."""
+    counts, made = {"tensor": 0, "size": 0}, list[Any]()
+    for leaf in leaves:
+        kind = "tensor" if isinstance(leaf, Tensor) else "size" if isinstance(leaf, torch.SymInt) else None
+        if kind is not None:
+            made.append({kind: counts[kind]})
+            counts[kind] += 1
+        elif isinstance(leaf, torch.dtype | torch.layout | torch.memory_format):
+            made.append({"torch": str(leaf).removeprefix("torch.")})
+        elif isinstance(leaf, torch.device):
+            made.append({"device": str(leaf)})
+        elif type(leaf) in _PLAIN:
+            made.append(leaf)
+        else:
+            raise NotImplementedError(
+                f"a custom operator's argument of type {type(leaf).__name__} in a backward that reads values"
+            )
+    return made
+
+
+def _called(ctx: Any, *grads: Any) -> Any:
+    name, leaves, structure, inputs = ctx.intarsia_what
+    arriving, of_grads = pytree.tree_flatten(grads, is_leaf=lambda g: g is None)
+    present = [g for g in arriving if g is not None]
+    needed = [k for k, wanted in enumerate(ctx.intarsia_grads) if wanted]
+    what = {
+        "name": name,
+        "leaves": leaves,
+        "structure": pytree.treespec_dumps(structure),
+        "gradients": pytree.treespec_dumps(of_grads),
+        "arrived": [g is not None for g in arriving],
+    }
+    operator = torch.ops.intarsia_custom.backward
+    found = operator(list(ctx.saved_tensors), ctx.intarsia_sizes, needed, present, json.dumps(what))
+    by_place = dict(zip(needed, found, strict=True))
+    flat, of_inputs = pytree.tree_flatten(inputs)
+    results = pytree.tree_unflatten([by_place.get(k) for k in range(len(flat))], of_inputs)
+    return results if len(results) != 1 else results[0]
+
+
+# ---- in the call
+
+
+class _Context:
+    """Stands for the `ctx` of a formula and its set-up."""
+
+    def __init__(self, needs_input_grad: tuple[Any, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *_: Any) -> None:
+        """Its gradient does not arrive, or is zero."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Gradients arrive as the traced call had them."""
+
+
+def _run(tensors: list[Tensor], sizes: list[int], needed: list[int], arrived: list[Tensor], what: str) -> list[Tensor]:
+    """Gradients of the inputs at the places `needed`: zeros where the formula gives None."""
+    plan = json.loads(what)
+    definition = _definition(plan["name"])
+    leaves = [_read(leaf, tensors, sizes) for leaf in plan["leaves"]]
+    inputs, output, keywords = pytree.tree_unflatten(leaves, pytree.treespec_loads(plan["structure"]))
+    flat, of_inputs = pytree.tree_flatten(inputs)
+    ctx = _Context(pytree.tree_unflatten([k in needed for k in range(len(flat))], of_inputs))
+    if definition._setup_context_fn is not None:
+        named = {"inputs": inputs, "output": output} | ({"keyword_only_inputs": keywords} if keywords else {})
+        definition._setup_context_fn(ctx=ctx, **named)
+    given = iter(arrived)
+    grads = [next(given) if there else None for there in plan["arrived"]]
+    found = definition._backward_fn(ctx, *pytree.tree_unflatten(grads, pytree.treespec_loads(plan["gradients"])))
+    found = found if isinstance(found, tuple) else (found,)
+    gradients = pytree.tree_leaves(found, is_leaf=lambda g: g is None)
+    if len(gradients) != len(flat):
+        raise RuntimeError(
+            f"the backward of {plan['name']} gives {len(gradients)} gradients for {len(flat)} arguments\n"
+            "  what to do: return one for each argument, None where there is none"
+        )
+    return [_own(gradients[k], flat[k]) for k in needed]
+
+
+def _own(gradient: Tensor | None, of: Tensor) -> Tensor:
+    return torch.zeros_like(of) if gradient is None else torch.empty_like(of).copy_(gradient)
+
+
+def _read(leaf: Any, tensors: list[Tensor], sizes: list[int]) -> Any:
+    if not isinstance(leaf, dict):
+        return leaf
+    ((kind, value),) = leaf.items()
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "size":
+        return sizes[value]
+    return torch.device(value) if kind == "device" else getattr(torch, value)
+
+
+def _like(tensors: list[Tensor], sizes: Any, needed: list[int], arrived: list[Tensor], what: str) -> list[Tensor]:
+    plan = json.loads(what)
+    leaves = [_read(leaf, tensors, sizes) for leaf in plan["leaves"]]
+    flat = pytree.tree_leaves(pytree.tree_unflatten(leaves, pytree.treespec_loads(plan["structure"]))[0])
+    return [torch.empty_like(flat[k]) for k in needed]
+
+
+def _register() -> None:
+    library = torch.library.Library(NAMESPACE, "DEF")
+    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)  # it looks at values
+    arguments = "Tensor[] tensors, SymInt[] sizes, int[] needed, Tensor[] arrived, str what"
+    library.define(f"backward({arguments}) -> Tensor[]", tags=(unsafe,) if unsafe else ())
+    library.impl("backward", _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{NAMESPACE}::backward", _like, lib=library)
+
+    def again(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError("a second gradient through a custom operator's backward that reads values")
+
+    torch.library.register_autograd(f"{NAMESPACE}::backward", again, lib=library)
+    _LIBRARY.append(library)
+
+
+_register()
