@@ -87,6 +87,8 @@ def truth_of(vm: Interpreter, value: Any) -> Any:
     found = value if isinstance(value, Tensor) else undecided(vm, value)
     if not isinstance(found, Tensor) or is_composite(found) or vm.overrides.concern((found,)):
         return vm.truth(value)
+    if vm.overrides.own(found, "__bool__") is not None:
+        return vm.truth(value)
     if getattr(found, "constant", None) is not None or any(n != 1 for n in found.shape):
         return vm.truth(value)
     known = vm.dynamic.truth(found)

@@ -477,6 +477,8 @@ class SymbolicInterpreter:
         if type(value) in PLAIN_KINDS:
             value = tensor_of_truth(self, value)
         if isinstance(value, Tensor):
+            if (own := self.overrides.own(value, "__bool__")) is not None:
+                return bool(answered(self, bool, value, "__bool__", self.call(own, (), {})))
             if self.overrides.concern((value,)):
                 return self.decision(self.overrides.run(bool, (value,), {}), jump)
             if (
@@ -538,11 +540,9 @@ class SymbolicInterpreter:
     def iterate(self, value: Any) -> Any:
         """`iter(value)`."""
         if isinstance(value, Tensor):
-            if self.overrides.concern((value,)):
-                return self.overrides.run(iter, (value,), {})
-            if value.dim() == 0:
-                raise UserRaise(TypeError("iteration over a 0-d tensor"))
-            return iter(self.call_tensor_method(value, "unbind", (0,), {}))
+            own = self.overrides.own(value, "__iter__")
+            rows = TENSOR_METHODS["__iter__"](self, value) if own is None else self.call(own, (), {})
+            return rows if own is None else checked_iterator(self, rows)
         method = objects.find_method(type(value), "__iter__")
         if method is not None:
             return checked_iterator(self, self.call(method, (value,), {}))

@@ -271,11 +271,8 @@ ROWS.rule(delattr)(objects.delete_attr)
 def _len(vm: Interpreter, obj: Any, /) -> Any:
     method = objects.find_method(type(obj), "__len__")
     if isinstance(obj, Tensor):
-        if vm.overrides.concern((obj,)):
-            return vm.overrides.run(len, (obj,), {})
-        if obj.dim() == 0:
-            raise UserRaise(TypeError("len() of a 0-d tensor"))
-        return obj.shape[0]
+        own = vm.overrides.own(obj, "__len__")
+        return operators.length_of(vm, obj) if own is None else answered(vm, len, obj, "__len__", vm.call(own, (), {}))
     if method is not None:
         return answered(vm, len, obj, "__len__", vm.call(method, (obj,), {}))
     mapping = vm.tracked_contents(obj)
@@ -301,8 +298,7 @@ def _next(vm: Interpreter, iterator: Any, default: Any = objects.MISSING, /) -> 
 
 @ROWS.rule(callable)
 def _callable(vm: Interpreter, obj: Any, /) -> bool:
-    objects.lookup(vm.type_of(obj), "__call__")
-    return callable(obj)
+    return objects.lookup(vm.type_of(obj), "__call__")[1] is not None if isinstance(obj, Tensor) else callable(obj)
 
 
 @ROWS.rule(id)
@@ -570,13 +566,13 @@ dim_order
 """
 TENSOR_METHODS: dict[str, Any] = {
     "type": _new_type,
-    "__iter__": lambda vm, tensor: vm.iterate(tensor),
-    "__len__": lambda vm, tensor: _len(vm, tensor),
+    "__iter__": operators.rows_of,
+    "__len__": operators.length_of,
     "__hash__": lambda vm, tensor: _refuse("hash() of a tensor"),
     "as_subclass": as_subclass,
-    "__getitem__": operators.get_item,
-    "__setitem__": operators.set_item,
-    "__bool__": truth_of,
+    "__getitem__": operators.item_of,
+    "__setitem__": operators.set_item_of,
+    "__bool__": operators.truth_as_torch,
     "allclose": torch_rules.allclose,
     "equal": torch_rules.equal,
     "is_nonzero": truth_of,

@@ -72,6 +72,8 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
             return Then(function, args, kwargs, body=True)  # it asks `__torch_function__` itself
         if (result := vm.overrides.run(function, args, kwargs)) is not NotImplemented:
             return result
+    if (result := vm.overrides.of_builtin(function, args)) is not NotImplemented:
+        return result
     row = row_of(function)
     if vm.unread and Append in map(type, args):
         args = read_methods(function, args)
@@ -105,6 +107,8 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return library.call_partial(vm, function, args, kwargs)
     if owner is not None and not isinstance(raw, types.WrapperDescriptorType):
         return vm.call(objects.bind(vm, raw, owner, function, kind, "__call__"), args, kwargs)
+    if (own := vm.overrides.own(function, "__call__")) is not None:
+        return Then(own, args, kwargs)
     if not callable(function):
         raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
     return natives.call_other(vm, function, args, kwargs, _display(function))

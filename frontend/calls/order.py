@@ -217,7 +217,8 @@ def _all(vm: Interpreter, values: Any) -> Any:
 
 def _first(vm: Interpreter, values: Any, wanted: bool) -> Any:
     """Whether some value has this truth; the iterator is left where that is known."""
-    late = any_of(vm, values, wanted) if type(values) in (list, tuple) else None
+    plain = type(values) in (list, tuple) and not any(vm.overrides.own(v, "__bool__") for v in values)
+    late = any_of(vm, values, wanted) if plain else None
     if late is not None:
         return late
     iterator = vm.iterate(values)
@@ -232,6 +233,8 @@ def _first(vm: Interpreter, values: Any, wanted: bool) -> Any:
 @ROWS.rule(reversed)
 def _reversed(vm: Interpreter, values: Any) -> Any:
     if isinstance(values, Tensor):
+        if (own := vm.overrides.own(values, "__reversed__")) is not None:
+            return vm.call(own, (), {})
         return vm.call(torch.flip, (values, [0]), {}) if values.dim() else values
     method, owner = objects.lookup(type(values), "__reversed__")
     if method is None and owner is not None:

@@ -7,6 +7,9 @@ under a mode of ours, which catches it. The method is then interpreted like any 
 
 from __future__ import annotations
 
+import builtins
+import math
+import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -202,6 +205,41 @@ class Overrides:
         known = [k for t in tensors_in(values) if (k := self.known.get(id(t))) is not None] if self.off < 1 else []
         return any(_is_asked(k.kind) for k in known if not k.wrapper)
 
+    def own(self, tensor: Any, name: str) -> Callable[..., Any] | None:
+        """A special method that a class of the program's defines for its tensors (`__len__`), bound: it stands before torch's."""
+        kind = self.kind_of(tensor) if self.known else None
+        if kind is None and is_wrapped(tensor):
+            kind = type(tensor)
+        if kind is None:
+            return None
+        raw, owner = lookup(kind, name)
+        if owner is None or owner in Tensor.__mro__:
+            return None
+        if not isinstance(raw, types.FunctionType):
+            raise GraphBreak(f"{name} of a {kind.__qualname__} is no plain method")
+        return types.MethodType(raw, tensor)
+
+    def of_builtin(self, function: Any, args: tuple[Any, ...]) -> Any:
+        """What a built-in function gives that asks a special method of the program's for its tensor; `NotImplemented`: it asks none."""
+        if not self.known and not self.methods.met or not args:
+            return NotImplemented
+        name = getattr(function, "__name__", "").strip("_")
+        if name not in _ASKING:
+            return NotImplemented
+        if function is not getattr(_ASKING[name], name, None) and function is not getattr(operator, name, None):
+            return NotImplemented
+        if isinstance(args[0], Tensor) and (own := self.own(args[0], f"__{name}__")) is not None:
+            if isinstance(function, type) or name in ("index", "divmod"):
+                raise GraphBreak(f"__{name}__ is a method of {self.vm.type_of(args[0]).__qualname__}")
+            result = self.vm.call(own, args[1:], {})
+            if result is not NotImplemented:
+                return result
+            raise GraphBreak(f"__{name}__ of a {self.vm.type_of(args[0]).__qualname__} does not take its operand")
+        other = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else None
+        if other is not None and self.own(other, f"__r{name}__") is not None:
+            raise GraphBreak(f"__r{name}__ is a method of {self.vm.type_of(other).__qualname__}")
+        return NotImplemented
+
     # ---- calls ----
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -321,6 +359,13 @@ class Overrides:
         finally:
             self.switch(before)
 
+
+# Built-in functions that ask their operand's class for a special method of their name, and where they stand.
+_ASKING: dict[str, Any] = {
+    **dict.fromkeys(("abs", "round", "pow", "divmod", "int", "float", "complex"), builtins),
+    **dict.fromkeys(("floor", "ceil", "trunc"), math),
+    "index": operator,
+}
 
 _OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 

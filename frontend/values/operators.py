@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..branches.truths import as_operand, truth_of
 from ..calls.visibility import check_key, check_operands, check_text, check_visible, is_same, refuse_opaque
-from ..errors import GraphBreak, Unsupported
+from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.read_numbers import with_numbers
 from ..state import Interpreter
 from ..subclasses import jagged
@@ -253,6 +253,8 @@ def unary(vm: Interpreter, symbol: str, value: Any) -> Any:
         return torch.sym_not(truth) if type(truth) is torch.SymBool else not truth
     function, method = UNARY[symbol]
     if isinstance(value, Tensor):
+        if (own := vm.overrides.own(value, method)) is not None:
+            return vm.call(own, (), {})
         rely_on_method(vm, method)
         if vm.overrides.concern((value,)):
             return vm.overrides.run(function, (value,), {})
@@ -265,6 +267,8 @@ def unary(vm: Interpreter, symbol: str, value: Any) -> Any:
 def contains(vm: Interpreter, container: Any, item: Any) -> Any:
     """`item in container`: True, False, or a symbol where only the running program knows it."""
     if isinstance(container, Tensor):
+        if (own := vm.overrides.own(container, "__contains__")) is not None:
+            return vm.truth(vm.call(own, (item,), {}))
         return _is_in_tensor(vm, container, item)
     found = objects.find_method(type(container), "__contains__")
     if found is not None and not vm.is_library(found.__module__) or found is not None and not _is_plain(container):
@@ -342,20 +346,51 @@ def _contains_tensor(container: Any, item: Any) -> bool:
     return item in container
 
 
+def truth_as_torch(vm: Interpreter, tensor: Tensor) -> Any:
+    """`Tensor.__bool__(tensor)`."""
+    if vm.overrides.own(tensor, "__bool__") is not None:
+        raise GraphBreak("torch's __bool__ is called for a tensor whose class has one of its own")
+    return truth_of(vm, tensor)
+
+
+def length_of(vm: Interpreter, tensor: Tensor) -> Any:
+    """`len(tensor)` as torch does it."""
+    if vm.overrides.concern((tensor,)):
+        return vm.overrides.run(len, (tensor,), {})
+    if tensor.dim() == 0:
+        raise UserRaise(TypeError("len() of a 0-d tensor"))
+    return tensor.shape[0]
+
+
+def rows_of(vm: Interpreter, tensor: Tensor) -> Any:
+    """`iter(tensor)` as torch does it."""
+    if vm.overrides.concern((tensor,)):
+        return vm.overrides.run(iter, (tensor,), {})
+    if tensor.dim() == 0:
+        raise UserRaise(TypeError("iteration over a 0-d tensor"))
+    return iter(vm.call_tensor_method(tensor, "unbind", (0,), {}))
+
+
+def item_of(vm: Interpreter, tensor: Tensor, key: Any) -> Any:
+    """`tensor[key]` as torch does it."""
+    rely_on_method(vm, "__getitem__")
+    if vm.overrides.concern((tensor, key)):
+        return vm.overrides.run(operator.getitem, (tensor, key), {})
+    if type(key) is int and (found := jagged.row(vm, tensor, key)) is not NotImplemented:
+        return found
+    part, key = _select_symbols(vm, tensor, given := with_numbers(vm, key))
+    selected = part is not tensor and key == ()  # the key () of the program's own makes another tensor
+    made = part if selected else vm.out.call_function(operator.getitem, (part, key), {})
+    if isinstance(made, Tensor):
+        vm.out.read.note_part(tensor, given, made)
+    return made
+
+
 def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     """`obj[key]`."""
     if isinstance(obj, Tensor):
-        rely_on_method(vm, "__getitem__")
-        if vm.overrides.concern((obj, key)):
-            return vm.overrides.run(operator.getitem, (obj, key), {})
-        if type(key) is int and (found := jagged.row(vm, obj, key)) is not NotImplemented:
-            return found
-        part, key = _select_symbols(vm, obj, given := with_numbers(vm, key))
-        selected = part is not obj and key == ()  # the key () of the program's own makes another tensor
-        made = part if selected else vm.out.call_function(operator.getitem, (part, key), {})
-        if isinstance(made, Tensor):
-            vm.out.read.note_part(obj, given, made)
-        return made
+        own = vm.overrides.own(obj, "__getitem__")
+        return item_of(vm, obj, key) if own is None else vm.call(own, (key,), {})
     found = objects.find_method(type(obj), "__getitem__")
     if found is not None:
         return vm.call(found, (obj, key), {})
@@ -428,20 +463,28 @@ def _select_symbols(vm: Interpreter, tensor: Tensor, key: Any) -> tuple[Any, Any
 _BASIC_KEYS = {int, torch.SymInt, slice, type(None), type(...)}
 
 
+def set_item_of(vm: Interpreter, tensor: Tensor, key: Any, value: Any) -> None:
+    """`tensor[key] = value` as torch does it."""
+    rely_on_method(vm, "__setitem__")
+    if vm.overrides.concern((tensor, key, value)):
+        vm.overrides.run(operator.setitem, (tensor, key, value), {})
+        return
+    key = with_numbers(vm, key)
+    own = isinstance(value, Tensor) and vm.out.read.is_part(tensor, key, value)  # what `x[k:] += y` ends with
+    if own and not vm.out.takes_gradients():
+        vm.out.call_method("copy_", (value, value), {})
+        return
+    part, key = _select_symbols(vm, tensor, key)
+    vm.out.call_function(operator.setitem, (part, ... if part is not tensor and key == () else key, value), {})
+
+
 def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     if isinstance(obj, Tensor):
-        rely_on_method(vm, "__setitem__")
-        if vm.overrides.concern((obj, key, value)):
-            vm.overrides.run(operator.setitem, (obj, key, value), {})
+        if (own := vm.overrides.own(obj, "__setitem__")) is not None:
+            vm.call(own, (key, value), {})
             return
-        key = with_numbers(vm, key)
-        own = isinstance(value, Tensor) and vm.out.read.is_part(obj, key, value)  # what `x[k:] += y` ends with
-        if own and not vm.out.takes_gradients():
-            vm.out.call_method("copy_", (value, value), {})
-            return
-        part, key = _select_symbols(vm, obj, key)
-        vm.out.call_function(operator.setitem, (part, ... if part is not obj and key == () else key, value), {})
+        set_item_of(vm, obj, key, value)
         return
     _change_item(vm, "__setitem__", operator.setitem, obj, key, value)
 
