@@ -72,6 +72,8 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
             return Then(function, args, kwargs, body=True)  # it asks `__torch_function__` itself
         if (result := vm.overrides.run(function, args, kwargs)) is not NotImplemented:
             return result
+    if vm.overrides.known:
+        vm.overrides.check_methods(function, args)
     if (result := vm.overrides.of_builtin(function, args)) is not NotImplemented:
         return result
     row = row_of(function)

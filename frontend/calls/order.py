@@ -235,6 +235,7 @@ def _reversed(vm: Interpreter, values: Any) -> Any:
     if isinstance(values, Tensor):
         if (own := vm.overrides.own(values, "__reversed__")) is not None:
             return vm.call(own, (), {})
+        vm.overrides.check_methods(Tensor.__reversed__, (values,))
         return vm.call(torch.flip, (values, [0]), {}) if values.dim() else values
     method, owner = objects.lookup(type(values), "__reversed__")
     if method is None and owner is not None:

@@ -174,6 +174,7 @@ def _own_attr(vm: Interpreter, tensor: Tensor, known: Any, raw: Any, owner: type
         raise GraphBreak(f"the slot {name} of a {known.kind.__qualname__} is used")
     if not objects.is_data_descriptor(known.kind, name):
         found, value = _held(vm, tensor, known, name)
+        found, value = (found, value) if found else objects.written_class_value(vm, known.kind, name)
         if found:
             return value
     return objects.bind(vm, raw, owner, tensor, known.kind, name)
@@ -195,6 +196,7 @@ def _instance_attr(vm: Interpreter, tensor: Tensor, known: Marked | None, name: 
     if known is None:
         return NotImplemented
     found, value = _held(vm, tensor, known, name)
+    found, value = (found, value) if found else objects.written_class_value(vm, known.kind, name)
     if found:
         return value
     getter = objects.find_method(known.kind, "__getattr__")

@@ -19,8 +19,9 @@ from ..gradients.inside import check_no_leaf
 from ..guards.emitter import Emitter
 from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter
-from ..torch_private.dtensor import is_shared
-from ..torch_private.fake import real_tensors
+from ..torch_private.dispatch import storage_key
+from ..torch_private.dtensor import is_composite, is_shared
+from ..torch_private.fake import is_fake, real_tensors
 from ..torch_private.wrapped import (
     Built,
     Part,
@@ -102,11 +103,29 @@ def _part(vm: Interpreter, part: Tensor, source: Source, check: Callable[[Tensor
 
 
 def _put_together(whole: Wrapped, parts: list[Any], name: str) -> None:
+    kind = whole.layout.kind.__qualname__
     try:
-        whole.made(*parts)
+        again = parts_of(whole.made(*parts), whole.layout)
     except Exception as error:
-        kind = whole.layout.kind.__qualname__
         raise Unsupported(f"{name}, a {kind}, cannot be put together again: {type(error).__name__}: {error}") from None
+    if not whole.layout.jagged and not all(map(_is_same, parts, again)):
+        raise Unsupported(f"{name}, a {kind}, cannot be put together again: its class makes it of other tensors")
+
+
+def _is_same(part: Tensor, again: Tensor) -> bool:
+    """Whether one tensor has the memory of the other, or, where that can be seen, its values: constructors may copy."""
+    if part is again:
+        return True
+    if is_wrapped(part):
+        return all(map(_is_same, *(parts_of(t, layout_of(t)) for t in (part, again))))
+    if is_composite(part):
+        return True  # a DTensor's class is torch's
+    if (part.layout, part.dtype, part.shape) != (again.layout, again.dtype, again.shape):
+        return False
+    if part.layout is not torch.strided or part.is_quantized:
+        return True
+    places = [(storage_key(t), t.storage_offset(), t.stride()) for t in (part, again)]
+    return places[0] == places[1] or not is_fake(part) and bool(torch.allclose(part, again, 0, 0, equal_nan=True))
 
 
 def _taken_apart(value: Any, name: str) -> tuple[Any, list[Any]]:

@@ -161,7 +161,7 @@ def shown_globals(vm: Interpreter, namespace: dict[str, Any]) -> Any:
 
 
 def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
-    found, value = _written_class_value(vm, cls, name)
+    found, value = written_class_value(vm, cls, name)
     if found:
         return _checked(value, cls, name)
     if name == "__dict__" and vm.effects.classes:
@@ -317,7 +317,7 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
         return _module_member(vm, obj, name)
     found, value = instance_attr(vm, obj, name)
     if not found:
-        found, value = _written_class_value(vm, kind, name)
+        found, value = written_class_value(vm, kind, name)
     if found:
         return value
     if owner is not None:
@@ -467,10 +467,10 @@ def _is_plain_class_value(vm: Interpreter, cls: type, name: str, value: Any) -> 
     plain = find_method(type(cls), "__setattr__") is None and lookup(type(cls), name)[1] is None
     code = any(_has(v, "__get__") for v in (raw, value))
     heap = bool(cls.__flags__ & HEAP_TYPE) and not vm.is_library(cls.__module__)
-    return plain and heap and not code and not name.startswith("__") and not issubclass(cls, nn.Module | Tensor)
+    return plain and heap and not code and not name.startswith("__") and not issubclass(cls, nn.Module)
 
 
-def _written_class_value(vm: Interpreter, cls: Any, name: str) -> tuple[bool, Any]:
+def written_class_value(vm: Interpreter, cls: Any, name: str) -> tuple[bool, Any]:
     """(True, value) when the program has written the class attribute that `name` finds."""
     if vm.effects.classes:
         for owner in cls.__mro__:

@@ -364,6 +364,7 @@ def length_of(vm: Interpreter, tensor: Tensor) -> Any:
 
 def rows_of(vm: Interpreter, tensor: Tensor) -> Any:
     """`iter(tensor)` as torch does it."""
+    vm.overrides.check_methods(Tensor.__iter__, (tensor,))
     if vm.overrides.concern((tensor,)):
         return vm.overrides.run(iter, (tensor,), {})
     if tensor.dim() == 0:
