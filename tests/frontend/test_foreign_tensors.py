@@ -560,3 +560,64 @@ def _same_answers(found: Any, wanted: Any) -> None:
             torch.testing.assert_close(one, other)
         else:
             assert one == other
+
+
+def _many() -> list[Any]:
+    """Tensors that differ in one thing each."""
+    one = csr(4, 6)
+    dense = torch.sparse_csr_tensor(one.crow_indices(), one.col_indices(), t(8, 2), (4, 6, 2))
+    made = [
+        one,
+        one.clone(),
+        csr(5, 6),
+        csr(4, 6, k=1),
+        one.double(),
+        dense,
+        one.to_sparse_csc(),
+        t(4, 6).to_sparse_csc(),
+    ]
+    made += [coo(4, 6), t(4, 6), t(4, 6).to_sparse_bsr((2, 2)), one.to(torch.complex64), one.to(torch.complex64).conj()]
+    made += [
+        one.clone().requires_grad_(),
+        one.clone().requires_grad_() * 2,
+        nn.Parameter(one.clone()),
+        nn.Parameter(one.clone(), False),
+    ]
+    made += [
+        torch.stack([one.to_dense()] * 2).to_sparse_csr(),
+        one.to("meta"),
+        None,
+        3,
+        torch.quantize_per_tensor(t(4, 6), 0.1, 0, torch.qint8),
+    ]
+    return made
+
+
+def test_the_quick_guard_asks_what_the_slow_one_asks() -> None:
+    """Of CSR and CSC tensors, one question after the other."""
+    from intarsia.frontend.foreign.tensors import _Facts, _facts_of
+
+    values = _many()
+    quick = 0
+    for one in values:
+        if (facts := _facts_of(one)) is None:
+            continue
+        guard = _Facts(facts)
+        quick += guard.quick is not None
+        for other in values:
+            assert guard(other) == (_facts_of(other) == facts), (one, other)
+    assert quick > 8
+
+
+def test_a_quantized_tensor_of_the_callers_is_handed_to_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts are copies: putting it together again cost more than the call."""
+    from intarsia.frontend.torch_private.foreign import parts
+
+    fast = intarsia.compile(lambda q: q.dequantize() * 2)
+    made: list[Any] = []
+    for seed in range(3):
+        q = torch.quantize_per_tensor(t(4, 6) + seed, 0.1 + 0.01 * seed, seed, torch.quint8)
+        if seed == 1:
+            monkeypatch.setattr(parts, "whole", lambda *given, to=parts.whole: made.append(1) or to(*given))
+        torch.testing.assert_close(fast(q), q.dequantize() * 2)
+    assert not made

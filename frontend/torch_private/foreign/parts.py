@@ -76,7 +76,7 @@ def parts_of(tensor: Tensor, structure: Any = None) -> list[Tensor]:
         if tensor.qscheme() is _PER_CHANNEL:
             return [tensor.int_repr(), tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
         scale, zero = tensor.q_scale(), tensor.q_zero_point()
-        numbers = [torch.tensor(scale, dtype=torch.float64), torch.tensor(zero, dtype=torch.int64)]
+        numbers = [torch.scalar_tensor(scale, dtype=torch.float64), torch.scalar_tensor(zero, dtype=torch.int64)]
         return [tensor.int_repr(), *numbers]
     if tensor.layout is torch.sparse_coo:
         known = tensor.is_coalesced()
@@ -87,7 +87,7 @@ def parts_of(tensor: Tensor, structure: Any = None) -> list[Tensor]:
 
 def noted(tensor: Tensor, parts: list[Tensor]) -> list[Tensor]:
     """Parts that were just taken of a tensor, by which `argument` finds it again: those of uncoalesced ones live as long as it does, and may change."""
-    if not tensor.is_quantized and (tensor.layout is not torch.sparse_coo or tensor.is_coalesced()):
+    if tensor.layout is not torch.sparse_coo or tensor.is_coalesced():
         parts[-1]._intarsia_of = weakref.ref(tensor), *parts[:-1]  # type: ignore[attr-defined]
     return parts
 
@@ -98,7 +98,11 @@ def argument(structure: Any, size: tuple[int, ...], parts: list[Tensor]) -> Tens
     if found is None or len(found) != len(parts) or any(map(operator.is_not, found[1:], parts)):
         return whole(structure, size, parts)
     tensor = found[0]()
-    if tensor is None or tensor.layout is not constant(structure[0]) or tensor.shape != size or tensor.requires_grad:
+    if tensor is None or tensor.shape != size or tensor.requires_grad:
+        return whole(structure, size, parts)
+    if structure[0] == "quantized":  # its parts are copies, made in this call, in which nothing writes to it
+        return tensor if tensor.is_quantized else whole(structure, size, parts)  # type: ignore[no-any-return]
+    if tensor.layout is not constant(structure[0]):
         return whole(structure, size, parts)
     if structure[0] == "torch.sparse_coo" and tensor.is_coalesced() is not structure[3]:
         return whole(structure, size, parts)
