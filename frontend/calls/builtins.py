@@ -298,7 +298,8 @@ def _next(vm: Interpreter, iterator: Any, default: Any = objects.MISSING, /) -> 
 
 @ROWS.rule(callable)
 def _callable(vm: Interpreter, obj: Any, /) -> bool:
-    return objects.lookup(vm.type_of(obj), "__call__")[1] is not None if isinstance(obj, Tensor) else callable(obj)
+    owner = objects.lookup(vm.type_of(obj), "__call__")[1]
+    return owner is not None if isinstance(obj, Tensor) else callable(obj)
 
 
 @ROWS.rule(id)
