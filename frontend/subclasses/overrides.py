@@ -242,11 +242,14 @@ class Overrides:
 
     def check_methods(self, function: Any, args: tuple[Any, ...]) -> None:
         """Break where torch's Python code may call a method on its tensor that the tensor's class defines anew."""
-        if not self.known or type(function) is not types.FunctionType or not function.__module__.startswith("torch."):
+        module = getattr(function, "__module__", None) or ""
+        if not self.known or type(function) is not types.FunctionType or not module.startswith("torch."):
             return
         for tensor in args:
             kind = self.kind_of(tensor) if isinstance(tensor, Tensor) else None
-            own = [] if kind is None else [vars(base) for base in kind.__mro__ if base not in Tensor.__mro__]
+            if kind is None:
+                continue
+            own = [vars(base) for base in kind.__mro__ if base not in Tensor.__mro__]
             for name in function.__code__.co_names:
                 if not name.startswith("__") and hasattr(Tensor, name) and any(name in held for held in own):
                     raise GraphBreak(f"{function.__name__} of torch calls {name}, a method of {kind.__qualname__}")
