@@ -247,7 +247,7 @@ class Overrides:
             return
         for tensor in args:
             kind = self.kind_of(tensor) if isinstance(tensor, Tensor) else None
-            if kind is None:
+            if kind is None or self.vm.foreign.of(tensor) is not None:  # of wrapper tensors torch's code is interpreted
                 continue
             own = [vars(base) for base in kind.__mro__ if base not in Tensor.__mro__]
             for name in function.__code__.co_names:
