@@ -11,26 +11,11 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 import pytest
 import torch
 from behaviour import LOG, Suite, t
+from things import Failure, Quiet, fails
 
 from intarsia.frontend.runtime.callable import compile_callable
 
 case = Suite()
-
-
-class Failure(Exception):
-    def __init__(self, code, detail=None):
-        super().__init__(f"failure {code}")
-        self.code = code
-        self.detail = detail
-
-
-class Quiet(Exception):
-    pass
-
-
-def fails(kind, *args):
-    LOG.append("fails")
-    raise kind(*args)
 
 
 # ---- with ----

@@ -9,24 +9,9 @@ import unittest
 
 import torch
 from behaviour import LOG, Suite, t
+from things import Failure, fails
 
 case = Suite()
-
-
-class Failure(Exception):
-    def __init__(self, code, detail=None):
-        super().__init__(f"failure {code}")
-        self.code = code
-        self.detail = detail
-
-
-class Quiet(Exception):
-    pass
-
-
-def fails(kind, *args):
-    LOG.append("fails")
-    raise kind(*args)
 
 
 def _raised():

@@ -4,6 +4,7 @@ import functools
 
 import torch
 from behaviour import LOG, Suite, t
+from things import Counted
 
 case = Suite()
 
@@ -472,17 +473,6 @@ def lambda_returned(x):
 @case(lambda: (setattr(_counted, "calls", 0), t())[1:])
 def decorator_class(x):
     return _counted(x) + _counted(x), _counted.calls
-
-
-class Counted:
-    def __init__(self, f):
-        functools.update_wrapper(self, f)
-        self.f = f
-        self.calls = 0
-
-    def __call__(self, *args):
-        self.calls += 1
-        return self.f(*args)
 
 
 @Counted

@@ -6,21 +6,9 @@ PYTEST_DONT_REWRITE: the assert statements here belong to the programs.
 import itertools
 
 from behaviour import LOG, Suite, t
+from things import counting
 
 case = Suite()
-
-
-def counting(n):
-    LOG.append("start")
-    try:
-        for i in range(n):
-            LOG.append(i)
-            got = yield i
-            if got is not None:
-                LOG.append(("got", got))
-    finally:
-        LOG.append("end")
-    return n * 10
 
 
 @case(whole=True)

@@ -7,21 +7,9 @@ import itertools
 
 import torch
 from behaviour import LOG, Suite, t
+from things import counting
 
 case = Suite()
-
-
-def counting(n):
-    LOG.append("start")
-    try:
-        for i in range(n):
-            LOG.append(i)
-            got = yield i
-            if got is not None:
-                LOG.append(("got", got))
-    finally:
-        LOG.append("end")
-    return n * 10
 
 
 class Countdown:

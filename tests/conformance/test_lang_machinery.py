@@ -12,79 +12,9 @@ import weakref
 
 import torch
 from behaviour import LOG, Suite, t
+from things import Base, Both, Left, Right, note
 
 case = Suite()
-
-
-def note(v):
-    LOG.append(v)
-    return v
-
-
-class Base:
-    registry: typing.ClassVar[dict] = {}
-
-    def __init__(self, *args, **kwargs):
-        LOG.append(("Base", args, kwargs))
-        super().__init__()
-
-    def hello(self):
-        return "base"
-
-    @classmethod
-    def make(cls, *args):
-        LOG.append(cls.__name__)
-        return cls(*args)
-
-    @property
-    def value(self):
-        return 1
-
-    @staticmethod
-    def helper(v):
-        return v + 1
-
-
-class Left(Base):
-    def __init__(self, a, **kwargs):
-        LOG.append(("Left", a))
-        super().__init__(a, **kwargs)
-
-    def hello(self):
-        return "left " + super().hello()
-
-    @property
-    def value(self):
-        return super().value + 10
-
-    @classmethod
-    def make(cls, *args):
-        return super().make(*args)
-
-
-class Right(Base):
-    def __init__(self, *args, k=0, **kwargs):
-        LOG.append(("Right", args, k))
-        super().__init__(*args, **kwargs)
-
-    def hello(self):
-        return "right " + super().hello()
-
-
-class Both(Left, Right):
-    def hello(self):
-        def inner():
-            return super(Both, self).hello()
-
-        return "both " + inner() + [super(Left, self).hello() for _ in range(1)][0]
-
-    @staticmethod
-    def helper(v):
-        return Base.helper(v) * 2
-
-    @property
-    def value(self):
-        return super().value + 100
 
 
 class Fallback:

@@ -4,102 +4,9 @@ import functools
 import operator
 
 from behaviour import LOG, Suite, t
+from things import Point, Point3, Same
 
 case = Suite()
-
-
-class Point:
-    """A point."""
-
-    kind = "point"
-    shared = []
-
-    def __init__(self, x, y=0):
-        self.x, self.y = x, y
-
-    def __eq__(self, other):
-        if not isinstance(other, Point):
-            return NotImplemented
-        return (self.x, self.y) == (other.x, other.y)
-
-    def __hash__(self):
-        return hash((self.x, self.y))
-
-    def __repr__(self):
-        return f"Point({self.x!r}, {self.y!r})"
-
-    def __add__(self, other):
-        LOG.append("add")
-        if isinstance(other, Point):
-            return Point(self.x + other.x, self.y + other.y)
-        return NotImplemented
-
-    def __radd__(self, other):
-        LOG.append("radd")
-        return Point(other + self.x, self.y)
-
-    def __iadd__(self, other):
-        LOG.append("iadd")
-        self.x += other
-        return self
-
-    def __bool__(self):
-        return bool(self.x)
-
-    def __lt__(self, other):
-        LOG.append("lt")
-        return self.x < other.x
-
-    def __format__(self, spec):
-        return f"<{self.x:{spec or 'd'}}>"
-
-    def moved(self, by):
-        return type(self)(self.x + by, self.y)
-
-    @classmethod
-    def origin(cls):
-        return cls(0, 0)
-
-    @staticmethod
-    def distance(a, b):
-        return abs(a.x - b.x)
-
-    @property
-    def double(self):
-        return self.x * 2
-
-    @double.setter
-    def double(self, value):
-        LOG.append("set")
-        self.x = value / 2
-
-    @double.deleter
-    def double(self):
-        LOG.append("del")
-        self.x = None
-
-
-class Point3(Point):
-    kind = "point3"
-
-    def __init__(self, x, y=0, z=0):
-        super().__init__(x, y)
-        self.z = z
-
-    def moved(self, by):
-        made = super().moved(by)
-        made.z = self.z
-        return made
-
-    @classmethod
-    def origin(cls):
-        p = super().origin()
-        p.z = "origin"
-        return p
-
-    @property
-    def double(self):
-        return super().double + 1
 
 
 @case(whole=True)
@@ -369,10 +276,6 @@ def unhashable_when_eq_defined(x):
         {Comparing("a"): 1}  # noqa: B018
     except TypeError as error:
         return x, str(error)
-
-
-class Same:
-    pass
 
 
 @case()

@@ -7,96 +7,9 @@ import operator
 import typing
 
 from behaviour import LOG, Suite, t
+from things import Point
 
 case = Suite()
-
-
-class Point:
-    """A point."""
-
-    kind = "point"
-    shared = []
-
-    def __init__(self, x, y=0):
-        self.x, self.y = x, y
-
-    def __eq__(self, other):
-        if not isinstance(other, Point):
-            return NotImplemented
-        return (self.x, self.y) == (other.x, other.y)
-
-    def __hash__(self):
-        return hash((self.x, self.y))
-
-    def __repr__(self):
-        return f"Point({self.x!r}, {self.y!r})"
-
-    def __add__(self, other):
-        LOG.append("add")
-        if isinstance(other, Point):
-            return Point(self.x + other.x, self.y + other.y)
-        return NotImplemented
-
-    def __radd__(self, other):
-        LOG.append("radd")
-        return Point(other + self.x, self.y)
-
-    def __iadd__(self, other):
-        LOG.append("iadd")
-        self.x += other
-        return self
-
-    def __bool__(self):
-        return bool(self.x)
-
-    def __lt__(self, other):
-        LOG.append("lt")
-        return self.x < other.x
-
-    def __format__(self, spec):
-        return f"<{self.x:{spec or 'd'}}>"
-
-    def moved(self, by):
-        return type(self)(self.x + by, self.y)
-
-    @classmethod
-    def origin(cls):
-        return cls(0, 0)
-
-    @staticmethod
-    def distance(a, b):
-        return abs(a.x - b.x)
-
-    @property
-    def double(self):
-        return self.x * 2
-
-    @double.setter
-    def double(self, value):
-        LOG.append("set")
-        self.x = value / 2
-
-    @double.deleter
-    def double(self):
-        LOG.append("del")
-        self.x = None
-
-
-class Plugin:
-    found: typing.ClassVar[list] = []
-
-    def __init_subclass__(cls, /, name="", **kwargs):
-        super().__init_subclass__(**kwargs)
-        cls.name = name
-        Plugin.found.append(name)
-
-    def __class_getitem__(cls, item):
-        return f"{cls.__name__}[{item}]"
-
-
-class A(Plugin, name="a"):
-    def who(self):
-        return ["A"]
 
 
 # ---- dataclasses, named tuples, enums ----

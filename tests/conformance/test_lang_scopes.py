@@ -4,19 +4,9 @@ import functools
 import sys
 
 from behaviour import LOG, Suite, t
+from things import Counted
 
 case = Suite()
-
-
-class Counted:
-    def __init__(self, f):
-        functools.update_wrapper(self, f)
-        self.f = f
-        self.calls = 0
-
-    def __call__(self, *args):
-        self.calls += 1
-        return self.f(*args)
 
 
 @case()
