@@ -18,6 +18,20 @@ from ..ir.types import RefType, TensorType, is_gpu
 from .core.base import Pass
 from .core.manager import Registry, Road
 
+# Loops over the host's memory, of a program on a CPU and of what a program on a GPU leaves there.
+HOST_LOOPS: Road = (
+    ("split-reductions", "schedule.split_reductions:SplitReductions"),  # reductions of few rows are cut into chunks
+    ("keep", "schedule.cpu.keep:Keep"),  # costly values are kept between the loops of a row
+    ("schedule", "schedule.cpu.schedule:Schedule"),  # loops are merged and ordered, columns tiled
+    ("tile", "schedule.cpu.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
+    ("unroll-jam", "schedule.cpu.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
+    ("vectorize", "schedule.cpu.vectorize:Vectorize"),  # innermost loops run in vector lanes
+    ("parallelize", "schedule.cpu.parallelize:Parallelize"),  # outer loops are spread over threads
+    ("prefetch", "schedule.cpu.prefetch:Prefetch"),  # what loops read out of order is asked for early
+    ("stream", "schedule.cpu.stream:Stream"),  # large results are written past the caches
+    ("choose-forms", "schedule.cpu.forms:ChooseForms"),  # better forms: transposes, argmax, scans
+)
+
 CPU: Road = (
     ("decompose", "graph.decompose:Decompose"),  # ATen operations become primitives: aten -> prim
     ("canonicalize", "graph.canonicalize:Canonicalize"),  # equal programs get one form
@@ -35,22 +49,7 @@ CPU: Road = (
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
-    (
-        "split-reductions",
-        "schedule.split_reductions:SplitReductions",
-    ),  # reductions of few rows on a CPU are cut into chunks
-    ("keep", "schedule.cpu.keep:Keep"),  # costly values are kept between the loops of a row
-    ("schedule", "schedule.cpu.schedule:Schedule"),  # loops are merged and ordered, columns tiled
-    ("tile", "schedule.cpu.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
-    ("unroll-jam", "schedule.cpu.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
-    ("vectorize", "schedule.cpu.vectorize:Vectorize"),  # innermost loops run in vector lanes
-    ("parallelize", "schedule.cpu.parallelize:Parallelize"),  # outer loops are spread over threads
-    ("prefetch", "schedule.cpu.prefetch:Prefetch"),  # what loops read out of order is asked for early
-    ("stream", "schedule.cpu.stream:Stream"),  # large results are written past the caches
-    (
-        "choose-forms",
-        "schedule.cpu.forms:ChooseForms",
-    ),  # loops that have a better form get it: transposes, argmax, scans
+    *HOST_LOOPS,
     ("plan-buffers", "memory.plan_buffers:PlanBuffers"),  # every value gets its memory: loop -> buffer
 )
 
@@ -80,22 +79,7 @@ GPU: Road = (
     ("tile-products", "schedule.gpu.product_tiles:TileProducts"),  # products are laid out in the tile chosen for each
     ("online", "schedule.gpu.online:Online"),  # rows that no program holds are reduced in one reading
     ("block", "schedule.gpu.blocks:BlockLoops"),  # all other loops: blocks of programs, blocks within a row, warps
-    (
-        "split-reductions",
-        "schedule.split_reductions:SplitReductions",
-    ),  # reductions of few rows on a CPU are cut into chunks
-    ("keep", "schedule.cpu.keep:Keep"),  # costly values are kept between the loops of a row
-    ("schedule", "schedule.cpu.schedule:Schedule"),  # kernels of the host's memory: merged, ordered
-    ("tile", "schedule.cpu.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
-    ("unroll-jam", "schedule.cpu.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
-    ("vectorize", "schedule.cpu.vectorize:Vectorize"),  # innermost loops run in vector lanes
-    ("parallelize", "schedule.cpu.parallelize:Parallelize"),  # outer loops are spread over threads
-    ("prefetch", "schedule.cpu.prefetch:Prefetch"),  # what loops read out of order is asked for early
-    ("stream", "schedule.cpu.stream:Stream"),  # large results are written past the caches
-    (
-        "choose-forms",
-        "schedule.cpu.forms:ChooseForms",
-    ),  # loops that have a better form get it: transposes, argmax, scans
+    *HOST_LOOPS,
     ("attention-kernels", "kernels.short_attention:AttentionKernels"),  # loops of short attention
     ("depthwise-kernels", "kernels.depthwise_kernels:DepthwiseKernels"),  # loops of depthwise convolutions
     ("horizontal-fusion", "fusion.horizontal:HorizontalFusion"),  # independent small kernels are launched together
