@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## run the models, eager and compiled, in one table
 	$(PY) benchmarks/run.py --device cpu --suite demo --skip inductor
 
-test: $(if $(TORCH),$(STAMP),lint types)  ## lint, types, tests; of the slow ones a tenth that follows from the commit
+test: $(if $(TORCH),$(STAMP),lint types)  ## lint, types, tests; of the slow ones a share that follows from the commit
 	$(PYTEST) $(ARGUMENTS) tests
 
 test-all: $(if $(TORCH),$(STAMP),lint types)  ## lint, types, all tests; with TORCH=2.15 the tests, with that torch

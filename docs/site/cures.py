@@ -31,6 +31,7 @@ CURES = {
     "unknown stance": "take one of those that are listed",
     "intarsia.explain takes": "call `explain(fn)` first, and what it gives with the arguments: `explain(fn)(x)`",
     "the environment variable …: …": "the value is not one that the setting takes, and the default holds; correct it, or unset it",
+    "the backward of … gives … gradients": "`torch.library.register_autograd` takes a function that returns one gradient for each argument, None where there is none",
     # settings
     "… takes one of": "the setting has a fixed list of values; take one of them",
     "… takes true or false": "write 1, true, yes, on or 0, false, no, off",

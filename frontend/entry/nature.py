@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from torch import Tensor, fx
 
 from ..graph.value_errors import raises_by_name
@@ -59,6 +61,11 @@ def may_draw(node: fx.Node) -> bool:
     if name == "scaled_dot_product_attention":
         rate = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
         return type(rate) is not float or rate != 0.0
+    return _is_random(name)
+
+
+@cache
+def _is_random(name: str) -> bool:
     return any(word in name for word in _RANDOM)
 
 

@@ -115,7 +115,7 @@ class Tracer(CaptureMode):
         self._sharing: dict[int, list[int]] | None = None
         self.bound: dict[int, int] = {}  # id of a fake input -> the place where it is first passed
         self.symbols = SymNodes(self.graph)
-        self.effects: list[fx.Node] = []
+        self.effects, self.writes = list[fx.Node](), 0  # calls that do something; how often a storage was written to
         self.current: fx.Node | None = None
         self.autocast = frozenset[str]()  # the keys of autocast that cast what the operator at hand is composed of
 
@@ -180,6 +180,9 @@ class Tracer(CaptureMode):
                 env[node] = self._run_node(node, args, kwargs)
         raise ValueError("graph without output")
 
+    def _done(self) -> Any:
+        return len(self.effects), self.writes
+
     def _run_node(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.autocast = autocast_keys()
         try:
@@ -190,9 +193,8 @@ class Tracer(CaptureMode):
                 function, args = getattr(args[0], function), args[1:]
             elif node.op == "call_module":
                 function = self.gm.get_submodule(function)
-            done = lambda: (len(self.effects), [s.version for s in self.storages.values()])  # noqa: E731
             with self:
-                result = with_sizes(partial(function, *args, **kwargs), self.fake_mode.shape_env, done)
+                result = with_sizes(partial(function, *args, **kwargs), self.fake_mode.shape_env, self._done)
             if "val" in node.meta:  # of a trace with gradients
                 self.symbols.rename(same_again(result, node.meta["val"]))
             return result
@@ -268,11 +270,8 @@ class Tracer(CaptureMode):
         node_args, node_kwargs = self._to_nodes((args, kwargs))
         result = func(*args, **kwargs)
         node = self.note(self.graph.call_function(func, node_args, node_kwargs), result)
-        if (
-            not func._schema.returns
-            or torch.Tag.nondeterministic_seeded in func.tags
-            or func.namespace not in TORCHS_OWN
-        ):
+        acts = not func._schema.returns or func.namespace not in TORCHS_OWN
+        if acts or torch.Tag.nondeterministic_seeded in func.tags:
             self.effects.append(node)
         if isinstance(result, Tensor):
             self._bind_result(result, node, func, args, kwargs, None)
@@ -472,6 +471,7 @@ class Tracer(CaptureMode):
             value = parent
             chain.append((value, node))
         storage.version += 1
+        self.writes += 1
         self._check_within(storage)
         for member, contents in chain:
             member.node, member.version = contents, storage.version

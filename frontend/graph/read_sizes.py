@@ -64,8 +64,10 @@ class ReadSizes:
         return self._run(function, args, kwargs)
 
     def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
-        given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and not v.is_inference()]
         env = next((size.node.shape_env for _, _, size in self._shown.values()), None)
+        if env is None:
+            return function(*args, **kwargs)
+        given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and not v.is_inference()]
         return with_sizes(partial(function, *args, **kwargs), env, lambda: [t._version for t in given], self.is_size)
 
     def presumed(self, expr: Any) -> bool | None:
