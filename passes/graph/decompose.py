@@ -166,7 +166,14 @@ def _values_of(op: AtenOp, builder: Builder, rule: Rule) -> tuple[list[SSAValue 
             return [], f"its rule gives {new.type} for {old.type}"
     if any(_computes_complex(made) for made in builder.ops):
         return [], "its rule does not cover complex numbers"
+    if any(len(_devices(made)) > 1 for made in builder.ops):
+        return [], "its rule does not cover tensors on several devices"
     return values, ""
+
+
+def _devices(op: Operation) -> set[str]:
+    """Where the tensors of an operation are: a kernel reaches the memory of one device, a library copies what lies elsewhere."""
+    return {v.type.device for v in (*op.operands, *op.results) if isinstance(v.type, TensorType)}
 
 
 def _computes_complex(op: Operation) -> bool:
