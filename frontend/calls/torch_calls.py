@@ -93,8 +93,9 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
     if name in _RECURRENT and _drops_between_layers(args):
         raise GraphBreak(f"{name} drops out between its layers, which torch's traces leave out")
     if name in _RECURRENT and (steps := _steps_with_gradients(args)) > WRITTEN_OUT:
+        many = "any number of" if steps == math.inf else steps
         raise GraphBreak(
-            f"{name} with gradients over {steps} steps is one call of a library's, whose derivative no graph holds"
+            f"{name} with gradients over {many} steps is one call of a library's, whose derivative no graph holds"
         )
     if name in _RECURRENT and torch.is_autocast_enabled("cuda") and _is_on_gpu(args):
         raise GraphBreak(

@@ -43,3 +43,21 @@ def test_gradients(steps, breaks):
         intarsia.reset()
         torch.testing.assert_close(intarsia.compile(step)(x), step(x))
         assert intarsia.counters()["breaks"] == 0
+
+
+def test_sequences_of_several_lengths_are_captured_once_more_only(caplog):
+    layer = nn.GRU(3, 4)
+
+    def step(x):
+        return layer(x * 2)[0].sin().sum()
+
+    intarsia.reset()
+    compiled, captures = intarsia.compile(step), []
+    with torch.enable_grad(), caplog.at_level("WARNING", "intarsia"):
+        for steps in (20, 24, 31, 40):
+            x = torch.randn(steps, 2, 3)
+            found, expected = (torch.autograd.grad(f(x), list(layer.parameters())) for f in (compiled, step))
+            torch.testing.assert_close(found, expected)
+            captures.append(intarsia.counters()["captures"])
+    assert "over 20 steps" in caplog.text and "inf" not in caplog.text
+    assert captures[1] == captures[-1]
