@@ -19,7 +19,7 @@ from ..guards import process_state
 from ..state import Interpreter
 from ..subclasses import jagged
 from ..torch_private.dispatch import device_constructors
-from ..torch_private.functions import OpOverload, OpOverloadPacket
+from ..torch_private.functions import RECURRENT, OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance
 from ..values.tensor import TensorMethod
 from . import tables
@@ -43,9 +43,6 @@ def _asks(name: str) -> bool:
 
 
 _CAPTURING = "isCurrentStreamCapturing"  # torch._C._cuda_..., _xpu_...
-
-
-_RECURRENT = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
 
 
 def _drops_between_layers(args: tuple[Any, ...]) -> bool:
@@ -90,14 +87,14 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
     name = getattr(function, "__name__", "")
     if function in _WITH_RULES and args and isinstance(args[0], Tensor):
         return vm.call_tensor_method(args[0], name, args[1:], kwargs)
-    if name in _RECURRENT and _drops_between_layers(args):
+    if name in RECURRENT and _drops_between_layers(args):
         raise GraphBreak(f"{name} drops out between its layers, which torch's traces leave out")
-    if name in _RECURRENT and (steps := _steps_with_gradients(args)) > WRITTEN_OUT:
+    if name in RECURRENT and (steps := _steps_with_gradients(args)) > WRITTEN_OUT:
         many = "any number of" if steps == math.inf else steps
         raise GraphBreak(
             f"{name} with gradients over {many} steps is one call of a library's, whose derivative no graph holds"
         )
-    if name in _RECURRENT and torch.is_autocast_enabled("cuda") and _is_on_gpu(args):
+    if name in RECURRENT and torch.is_autocast_enabled("cuda") and _is_on_gpu(args):
         raise GraphBreak(
             f"{name} under autocast on a GPU is float16 by a rule of its own, whatever autocast's dtype is"
         )

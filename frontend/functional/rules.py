@@ -13,7 +13,7 @@ from ...ir.dialects.aten import TORCHS_OWN
 from ...ir.fx.functional_operators import functional_operator
 from ..graph.fake_strides import memory_order
 from ..torch_private.dispatch import decompose_composite, is_in_format
-from ..torch_private.functions import OpOverload
+from ..torch_private.functions import RECURRENT, OpOverload
 from .foreach import FOREACH, SCALING
 
 aten = torch.ops.aten
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 KEPT_COMPOSITES: frozenset[OpOverload] = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default})
 """Composite operators that stay whole, because a library has one call for each."""
 
-RECURRENT = frozenset({aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input})
+_RECURRENT = frozenset(getattr(aten, name).input for name in RECURRENT)
 
 
 def is_kept(func: OpOverload, args: Any, casts: bool) -> bool:
@@ -29,7 +29,7 @@ def is_kept(func: OpOverload, args: Any, casts: bool) -> bool:
 
     cuDNN's recurrent layers look for their weights in one piece of memory, which no tensor of a graph is.
     """
-    return func in KEPT_COMPOSITES or func in RECURRENT and not casts and args[0].device.type != "cpu"
+    return func in KEPT_COMPOSITES or func in _RECURRENT and not casts and args[0].device.type != "cpu"
 
 
 def is_written(argument: Any) -> bool:

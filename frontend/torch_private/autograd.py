@@ -23,6 +23,7 @@ from .autograd_graph import NOT_ARRIVING, hook_keeper
 from .batches import is_batched, one_by_one
 from .dispatch import is_seeded, python_dispatcher
 from .foreign.formulas import with_opaque_formulas
+from .functions import RECURRENT
 from .joint import Joint, gives_nothing, raise_unread, shows_number
 from .symbols import none_pending, scalar_outputs
 
@@ -153,16 +154,13 @@ def _layers_with_gradients() -> Iterator[None]:
         decompositions.select_one_layer_lstm_function = plain
 
 
-_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-
-
 @contextmanager
 def recording(graph: fx.Graph) -> Iterator[None]:
     """A graph that takes gradients itself is traced here: autograd records, recurrent layers go step by step."""
     with ExitStack() as stack:
         stack.enter_context(own_saving())
         stack.callback(hook_keeper())
-        if any(getattr(node.target, "__name__", "") in _RECURRENT for node in graph.nodes):
+        if any(getattr(node.target, "__name__", "") in RECURRENT for node in graph.nodes):
             for state in (tracing_alone(), _layers_with_gradients(), python_dispatcher()):
                 stack.enter_context(state)
         yield

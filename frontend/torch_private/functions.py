@@ -22,6 +22,7 @@ DISPATCH_MODES: Callable[[], int] = torch._C._len_torch_dispatch_stack
 FUNCTION_MODES: Callable[[], int] = torch._C._len_torch_function_stack
 LOG_USAGE: Any = torch._C._log_api_usage_once
 
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # torch's layers, by name
 ASSOCIATIVE_SCAN = associative_scan
 ASSERT_ASYNC: Any = torch._assert_async
 CHECK_WITH: Any = torch._check_with

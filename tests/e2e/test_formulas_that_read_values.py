@@ -99,6 +99,31 @@ def alone_setup(ctx, inputs, output):
 alone.register_autograd(alone_backward, setup_context=alone_setup)
 
 
+@custom_op("formulas::marked", mutates_args=())
+def marked(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Twice and thrice, of which the second has no gradient."""
+    return x * 2, x * 3
+
+
+@marked.register_fake
+def _(x, k):
+    return torch.empty_like(x), torch.empty_like(x)
+
+
+def marked_setup(ctx, inputs, output):
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(bool(inputs[1]))
+    ctx.x = inputs[0]
+
+
+def marked_backward(ctx, first, second):
+    assert ctx.x.sum().item() < 1e9
+    return sum(g * n for g, n in ((first, 2), (second, 100)) if g is not None), None
+
+
+marked.register_autograd(marked_backward, setup_context=marked_setup)
+
+
 def check(function, draws, captures=1):
     """Results and gradients of several calls are eager's, in `captures` graphs with a backward and none in eager."""
     intarsia.reset()
@@ -149,6 +174,32 @@ def test_a_gradient_that_does_not_arrive():
         return a * n + y.sum()
 
     check(f, [(leaf(4), leaf(3)) for _ in range(2)])
+
+
+@pytest.mark.parametrize("materialized", [0, 1])
+def test_what_the_set_up_marks_has_no_gradient(materialized):
+    def f(x):
+        a, b = marked(x.sin(), materialized)
+        return a + b
+
+    check(f, [(leaf(4),) for _ in range(2)])
+
+
+def test_a_set_up_that_reads_values_breaks_the_graph(caplog):
+    def set_up(ctx, inputs, output):
+        ctx.most = inputs[0].max().item()
+
+    @custom_op("formulas::asks", mutates_args=())
+    def asks(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    asks.register_fake(torch.empty_like)
+    asks.register_autograd(lambda ctx, grad: grad * ctx.most, setup_context=set_up)
+    x = leaf(4)
+    with caplog.at_level(logging.WARNING, "intarsia"):
+        found, expected = (torch.autograd.grad(f(x).sum(), x) for f in (intarsia.compile(asks), asks))
+    torch.testing.assert_close(found, expected)
+    assert "graph break" in caplog.text and "depends on a tensor's values" in caplog.text
 
 
 def test_sizes_that_change():

@@ -14,6 +14,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from traceback import walk_tb
 from typing import Any
 
@@ -68,7 +69,9 @@ def _opaque(graph: fx.Graph, env: Any, names: frozenset[str]) -> Iterator[None]:
 
             stack.callback(put)
             one = name in names
-            definition._setup_context_fn = _here(thread, _saving(name) if one else _without_values(set_up, env), set_up)
+            definition._setup_context_fn = _here(
+                thread, _saving(name, set_up) if one else _without_values(set_up, env), set_up
+            )
             definition._backward_fn = _here(thread, _called if one else _without_values(formula, env), formula)
         yield
 
@@ -127,10 +130,14 @@ def _definition(name: str) -> Any:
 # ---- while it is traced
 
 
-def _saving(name: str) -> Any:
-    """The set-up that saves all that the formula's own may want."""
+def _saving(name: str, set_up: Any) -> Any:
+    """The set-up that saves all that the formula's own may want, and marks what that marks.
 
-    def set_up(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+    Where the formula's own needs values, too, nobody knows what it marks: its error is that of the trace.
+    """
+
+    def saved(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+        _set_up(set_up, _Context(ctx.needs_input_grad, ctx), inputs, output, keyword_only_inputs)
         leaves, structure = pytree.tree_flatten((inputs, output, keyword_only_inputs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         ctx.save_for_backward(*tensors)
@@ -138,7 +145,13 @@ def _saving(name: str) -> Any:
         ctx.intarsia_what = name, _as_text(leaves), structure, inputs
         ctx.intarsia_grads = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves(inputs)]
 
-    return set_up
+    return saved
+
+
+def _set_up(function: Any, ctx: Any, inputs: Any, output: Any, keywords: Any) -> None:
+    if function is not None:
+        named = {"inputs": inputs, "output": output} | ({"keyword_only_inputs": keywords} if keywords else {})
+        function(ctx=ctx, **named)
 
 
 def _as_text(leaves: Sequence[Any]) -> list[Any]:
@@ -186,41 +199,63 @@ def _called(ctx: Any, *grads: Any) -> Any:
 
 
 class _Context:
-    """Stands for the `ctx` of a formula and its set-up."""
+    """Stands for the `ctx` of a formula and its set-up; while it is traced, `traced` is told what they mark."""
 
-    def __init__(self, needs_input_grad: tuple[Any, ...]) -> None:
+    def __init__(self, needs_input_grad: tuple[Any, ...], traced: Any = None) -> None:
         self.needs_input_grad = needs_input_grad
         self.saved_tensors: tuple[Any, ...] = ()
+        self._traced = traced
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
 
-    def mark_non_differentiable(self, *_: Any) -> None:
-        """Its gradient does not arrive, or is zero."""
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        if self._traced is not None:
+            self._traced.mark_non_differentiable(*tensors)
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Gradients arrive as the traced call had them."""
+        if self._traced is not None:
+            self._traced.set_materialize_grads(value)
+
+
+class _Plan:
+    """What `backward` is told in its text."""
+
+    def __init__(self, what: str) -> None:
+        found = json.loads(what)
+        self.name, self.arrived = found["name"], found["arrived"]
+        self._leaves, self._structure = found["leaves"], pytree.treespec_loads(found["structure"])
+        self._gradients = pytree.treespec_loads(found["gradients"])
+
+    def call_of(self, tensors: list[Tensor], sizes: Any) -> tuple[Any, Any, Any]:
+        """Arguments, results and keyword-only arguments of the forward operator."""
+        leaves = [_read(leaf, tensors, sizes) for leaf in self._leaves]
+        inputs, output, keywords = pytree.tree_unflatten(leaves, self._structure)
+        return inputs, output, keywords
+
+    def gradients(self, arrived: list[Tensor]) -> Any:
+        """The gradients as the formula takes them, None for those that do not arrive."""
+        given = iter(arrived)
+        return pytree.tree_unflatten([next(given) if there else None for there in self.arrived], self._gradients)
+
+
+_plan = cache(_Plan)  # one for each place of a program, for all its calls
 
 
 def _run(tensors: list[Tensor], sizes: list[int], needed: list[int], arrived: list[Tensor], what: str) -> list[Tensor]:
     """Gradients of the inputs at the places `needed`: zeros where the formula gives None."""
-    plan = json.loads(what)
-    definition = _definition(plan["name"])
-    leaves = [_read(leaf, tensors, sizes) for leaf in plan["leaves"]]
-    inputs, output, keywords = pytree.tree_unflatten(leaves, pytree.treespec_loads(plan["structure"]))
+    plan = _plan(what)
+    definition = _definition(plan.name)
+    inputs, output, keywords = plan.call_of(tensors, sizes)
     flat, of_inputs = pytree.tree_flatten(inputs)
     ctx = _Context(pytree.tree_unflatten([k in needed for k in range(len(flat))], of_inputs))
-    if definition._setup_context_fn is not None:
-        named = {"inputs": inputs, "output": output} | ({"keyword_only_inputs": keywords} if keywords else {})
-        definition._setup_context_fn(ctx=ctx, **named)
-    given = iter(arrived)
-    grads = [next(given) if there else None for there in plan["arrived"]]
-    found = definition._backward_fn(ctx, *pytree.tree_unflatten(grads, pytree.treespec_loads(plan["gradients"])))
+    _set_up(definition._setup_context_fn, ctx, inputs, output, keywords)
+    found = definition._backward_fn(ctx, *plan.gradients(arrived))
     found = found if isinstance(found, tuple) else (found,)
     gradients = pytree.tree_leaves(found, is_leaf=lambda g: g is None)
     if len(gradients) != len(flat):
         raise RuntimeError(
-            f"the backward of {plan['name']} gives {len(gradients)} gradients for {len(flat)} arguments\n"
+            f"the backward of {plan.name} gives {len(gradients)} gradients for {len(flat)} arguments\n"
             "  what to do: return one for each argument, None where there is none"
         )
     return [_own(gradients[k], flat[k]) for k in needed]
@@ -242,9 +277,7 @@ def _read(leaf: Any, tensors: list[Tensor], sizes: list[int]) -> Any:
 
 
 def _like(tensors: list[Tensor], sizes: Any, needed: list[int], arrived: list[Tensor], what: str) -> list[Tensor]:
-    plan = json.loads(what)
-    leaves = [_read(leaf, tensors, sizes) for leaf in plan["leaves"]]
-    flat = pytree.tree_leaves(pytree.tree_unflatten(leaves, pytree.treespec_loads(plan["structure"]))[0])
+    flat = pytree.tree_leaves(_plan(what).call_of(tensors, sizes)[0])
     return [torch.empty_like(flat[k]) for k in needed]
 
 
