@@ -64,11 +64,12 @@ class ReadSizes:
         return self._run(function, args, kwargs)
 
     def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
+        def versions() -> list[int]:
+            given = (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and not v.is_inference())
+            return [tensor._version for tensor in given]
+
         env = next((size.node.shape_env for _, _, size in self._shown.values()), None)
-        if env is None:
-            return function(*args, **kwargs)
-        given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and not v.is_inference()]
-        return with_sizes(partial(function, *args, **kwargs), env, lambda: [t._version for t in given], self.is_size)
+        return with_sizes(partial(function, *args, **kwargs), env, versions, self.is_size)
 
     def presumed(self, expr: Any) -> bool | None:
         """The truth of an expression of sizes that values decide, for all but 0 and 1; None where it is not one truth."""
@@ -218,10 +219,12 @@ def with_sizes(
 ) -> Any:
     """`call()`, an operator; what it asks of sizes that values decide is taken for granted where it is one truth for all but 0 and 1.
 
-    It is called again then, if `state()` says that the first time has changed nothing.
+    It is called again then, if `state()` says that the first time has changed nothing. Without an environment of symbols there are none.
     """
-    before = state() if env is not None else None
-    for _ in range(_MOST_TAKEN if env is not None else 0):
+    if env is None:
+        return call()
+    before = state()
+    for _ in range(_MOST_TAKEN):
         try:
             return call()
         except data_dependent_errors() as error:

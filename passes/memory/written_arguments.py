@@ -67,9 +67,7 @@ def in_place_writes(
     done = set()
     mutations = func.get("mutations", ()) if "results" in func.attributes else ()
     sure = launches.sure_from(func) if mutations else len(steps)
-    relied = max(
-        (i for i, step in enumerate(steps) if any("assumes" in op.attributes for op in step.walk())), default=-1
-    )
+    relied = _last_relied(steps) if mutations else -1
     given_up = dict.fromkeys(func.block_body.args[argument] for argument, _ in func.get("owned", ()))
     for argument, k in (*mutations, *func.get("owned", ())):
         target, value = func.block_body.args[argument], returned[k]
@@ -105,6 +103,12 @@ def in_place_writes(
     seen = [v for v, target in targets.items() if target not in given_up]
     early = any(is_asynchronous(v) or number[v.owner] < sure for v in seen)  # type: ignore[index]
     return Writes(targets, frozenset(done), early)
+
+
+def _last_relied(steps: Sequence[Operation]) -> int:
+    """The number of the last step that relies on sizes; -1 where none does."""
+    found = (i for i in reversed(range(len(steps))) if any("assumes" in op.attributes for op in steps[i].walk()))
+    return next(found, -1)
 
 
 @dataclass
