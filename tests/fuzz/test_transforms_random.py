@@ -212,6 +212,18 @@ def outcome(call: Callable[[Tensor], Any], gradients: bool) -> Any:
     return pytree.tree_map_only(Tensor, torch.clone, result), facts, found, _COUNTS[0], torch.rand(())
 
 
+def reads_unset_memory(call: Callable[[Tensor], Any], gradients: bool, want: Any) -> bool:
+    """Whether eager's result is of memory that nothing wrote to, as that of linearize inside vmap is."""
+    torch.use_deterministic_algorithms(True)  # fills such memory with NaN
+    try:
+        compare(outcome(call, gradients), want, 0)
+    except AssertionError:
+        return True
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return False
+
+
 class Events:
     """What split a frame, or kept it in eager."""
 
