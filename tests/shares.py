@@ -22,7 +22,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "slow.txt"
-SHARES = 12
+SHARES = 16
 OPTION = "--slow"
 
 # What makes a function slow: the mean of its cases, or all of them, in seconds of the run that was recorded.
