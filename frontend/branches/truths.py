@@ -52,17 +52,27 @@ def undecided(vm: Interpreter, value: Any) -> Tensor | None:
             return _value(vm, expr)
         except GraphBreak:  # no tensor holds what it is made of
             return None
-    _check_relied_on(vm, expr, known)
-    return None
+    return _relied_on(vm, expr, known)
 
 
-def _check_relied_on(vm: Interpreter, expr: Any, known: bool) -> None:
+def _relied_on(vm: Interpreter, expr: Any, known: bool) -> Tensor | None:
     """Check a truth that follows from what operators have taken for granted of sizes (`squeeze`: none is 1): where that does not hold,
     the graph's operators run one by one and are right, but the program would have gone another way.
+
+    Where there can be no check, as in a round of a loop, the truth is one that only the running program knows: `while n < 9` ends there
+    whatever `x[n]` in the round has taken for granted of `n`.
     """
     any_size = {s: sympy.Dummy(integer=True, nonnegative=True) for s in expr.free_symbols if is_unknown(s)}
-    if any_size and expr.xreplace(any_size) not in (sympy.true, sympy.false) and vm.checks.is_new(vm, expr):
+    if not any_size or expr.xreplace(any_size) in (sympy.true, sympy.false):
+        return None
+    if vm.side is not None and not vm.side.takes_checks:
+        try:
+            return _value(vm, expr)  # type: ignore[no-any-return]
+        except GraphBreak:  # no tensor holds what it is made of
+            raise GraphBreak("a truth that operators have taken for granted decides in a round of a loop") from None
+    if vm.checks.is_new(vm, expr):
         vm.checks.expect(vm, _value(vm, expr), known)
+    return None
 
 
 def presumed(vm: Interpreter, value: Any) -> bool | None:

@@ -361,3 +361,34 @@ def test_results_are_one_where_they_are_in_eager(f) -> None:
         assert [firsts.index(m) for m in firsts] == [ours.index(m) for m in ours]
     assert bool(log.breaks) is (f in ONE_OF_TWO)
     assert all("one of two" in b.reason or "a size decides" in b.reason for b in log.breaks)
+
+
+def beyond(x):
+    total, n = x[0], 0
+    while n < 9 and total.abs().sum() < 50:
+        total = total + x[n]
+        n += 1
+    return total, n
+
+
+def unread(x):
+    """The index is taken for nothing but its error."""
+    total, n = x[0], 0
+    while n < 9 and total.abs().sum() < 50:
+        x[n]
+        total = total * 1.5
+        n += 1
+    return total, n
+
+
+@pytest.mark.parametrize("program", [beyond, unread])
+def test_an_index_does_not_decide_how_long_a_loop_is(program):
+    run, log = compiled(program, number_backend, on_error="raise")
+    for scale in (100.0, 9.0, 4.0):
+        x = torch.full((8, 3), scale)
+        for found, expected in zip(run(x), program(x), strict=True):
+            torch.testing.assert_close(found, expected)
+    for _ in range(2):
+        with pytest.raises(IndexError, match="index 8 is out of bounds for dimension 0 with size 8"):
+            run(torch.full((8, 3), 1e-3))
+    assert not log.breaks and len(log.captures) == 1
