@@ -42,10 +42,12 @@ def eagers_error(
     return GraphBreak(f"eager carries out a call that only fake tensors refuse: {said}")
 
 
-def said_by_eager(op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
+def said_by_eager(
+    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST
+) -> Exception | None:
     """The error of a call on zeros; None where there is none, or where it cannot be run. Nothing is guarded."""
     try:
-        return _run(op, target, args, kwargs, lambda leaf: hint_of(leaf) if isinstance(leaf, SYMBOLIC) else leaf)
+        return _run(op, target, args, kwargs, lambda leaf: hint_of(leaf) if isinstance(leaf, SYMBOLIC) else leaf, most)
     except _NotRun:
         return None
 
@@ -61,9 +63,14 @@ class _NotRun(Exception):
 
 
 def _run(
-    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], number: Callable[[Any], Any]
+    op: str,
+    target: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    number: Callable[[Any], Any],
+    most: int = _MOST,
 ) -> Exception | None:
-    """The error of the call on zeros; `number` gives a number for what may be a symbol."""
+    """The error of the call on zeros, of `most` bytes; `number` gives a number for what may be a symbol."""
     if not _is_torchs(target):
         raise _NotRun
     leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
@@ -82,7 +89,7 @@ def _run(
     except Exception:  # of sizes that values decide nothing is known
         raise _NotRun from None
     elements = [_elements(shape, strides, offset) for shape, strides, offset in sizes]
-    if sum(count * t.element_size() for count, t in zip(elements, fakes, strict=True)) > _MOST:
+    if sum(count * t.element_size() for count, t in zip(elements, fakes, strict=True)) > most:
         raise _NotRun
     states = [d for d in {t.device.index for t in fakes if t.device.type == "cuda"} if d is not None]
     with real_tensors(), torch.random.fork_rng(states):

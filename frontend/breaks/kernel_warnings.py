@@ -15,7 +15,7 @@ from ..errors import UserRaise
 from ..torch_private.fake import real_tensors
 from .eager_errors import said_by_eager
 
-__all__ = ["warn_as_eager", "warn_of_gradient"]
+__all__ = ["warn_as_eager", "warn_of_gradient", "warn_of_scalar"]
 
 
 def warn_as_eager(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -34,6 +34,17 @@ def warn_of_gradient(tensor: Tensor) -> None:
     with real_tensors(), torch.enable_grad():
         try:
             _ = (torch.zeros((), requires_grad=True) + 0).grad
+        except Warning as error:
+            raise UserRaise(error) from None
+
+
+def warn_of_scalar(tensor: Tensor) -> None:
+    """Warn where Python's float of a tensor that takes gradients is asked for."""
+    if not tensor.requires_grad:
+        return
+    with real_tensors(), torch.enable_grad():
+        try:
+            float(torch.zeros((), requires_grad=True))
         except Warning as error:
             raise UserRaise(error) from None
 

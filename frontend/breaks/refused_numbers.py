@@ -18,7 +18,7 @@ from .eager_errors import said_by_eager
 
 __all__ = ["check_numbers", "check_unknown"]
 
-_REFUSED = "without overflow"
+_REFUSED = ("without overflow", "ZeroDivisionError")  # a number of 2**40 is 0 among numbers of eight bits
 _SHAPES = {
     "view",
     "reshape",
@@ -36,6 +36,10 @@ _FILLS = {
     *("fill_", "fill", "full", "full_like", "new_full", "masked_fill", "masked_fill_", "pad", "constant_pad_nd"),
     *("setitem", "where", "clamp", "clamp_", "clamp_min", "clamp_max"),
 }  # what takes a number that changes between calls, and refuses what its type does not hold
+_DIVIDE = {
+    *("floordiv", "mod", "ifloordiv", "imod", "floor_divide", "floor_divide_", "remainder", "remainder_", "fmod"),
+    *("fmod_", "__floordiv__", "__mod__", "__ifloordiv__", "__imod__", "div", "div_", "divide", "divide_"),
+}
 
 
 def check_numbers(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -62,7 +66,8 @@ def _check_overflow(op: str, target: Any, name: str, args: Sequence[Any], kwargs
         low, high = _limits(dtype)
         for number in numbers:
             changes = type(number) in (torch.SymInt, torch.SymFloat)
-            if changes and (name not in _FILLS or not number.node.has_hint()):
+            asked = name in _FILLS or name in _DIVIDE and not dtype.is_floating_point
+            if changes and not (asked and number.node.has_hint()):
                 continue
             value = hint_of(number) if changes else number
             if value - value != 0.0 and dtype.is_floating_point:
@@ -70,7 +75,7 @@ def _check_overflow(op: str, target: Any, name: str, args: Sequence[Any], kwargs
             if not low <= value <= high:
                 _ = changes and bool(number == value)  # a guard
                 error = said_by_eager(op, target, args, kwargs)
-                if error is not None and _REFUSED in str(error):
+                if error is not None and any(said in str(error) for said in _REFUSED):
                     raise UserRaise(error)
             elif changes:
                 _ = bool(number <= high), bool(number >= low)  # a guard each

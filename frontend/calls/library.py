@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..breaks.breaks import restart_point
+from ..breaks.kernel_warnings import warn_of_scalar
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.read_numbers import constant_of
@@ -86,6 +87,8 @@ def _number(
             if function in (int, float) and isinstance(value, Tensor) and len(args) == 1 and _is_read(value):
                 number = vm.dynamic.any_item(value)
                 if number is not None:
+                    if function is float:
+                        warn_of_scalar(value)
                     kept = value.is_floating_point() if function is float else not value.is_floating_point()
                     return number if kept else vm.call(function, (number,), {})
             if not isinstance(value, Tensor):

@@ -14,9 +14,9 @@ import sympy
 import torch
 from torch import Tensor, fx
 
+from ..breaks.asked_of_eager import ask_eager
 from ..breaks.eager_errors import eagers_error
-from ..breaks.kernel_warnings import warn_as_eager
-from ..breaks.refused_numbers import check_numbers, check_unknown
+from ..breaks.refused_numbers import check_unknown
 from ..calls.tables import has_tensor, is_answer, is_guarded, nodes_in
 from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRaise
 from ..functional.overlap import is_folded
@@ -380,8 +380,7 @@ class OutputGraph:
             return self.overrides.by_object(getattr(Tensor, target) if op == "call_method" else target, args, kwargs)
         run_args = args[1:] if op == "call_method" else args
         given = list(tensors_in((args, kwargs)))
-        check_numbers(op, target, name, args, kwargs)
-        warn_as_eager(op, target, name, args, kwargs)
+        ask_eager(op, target, name, args, kwargs, given)
         if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():
             raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
         if name in _DRAWS_INSIDE and torch.is_grad_enabled() and given and not given[0].is_contiguous():
