@@ -23,9 +23,9 @@ class Budget:
     """
 
     WINDOW: ClassVar[int] = 10_000  # instructions between two looks
-    WINDOWS: ClassVar[int] = 100  # so many in a row without an operator of the graph are too many
+    WINDOWS: ClassVar[int] = 200  # so many in a row without an operator of the graph are too many
     SECONDS: ClassVar[float] = (
-        5.0  # and so much time of the processor's: calls take longer than instructions that move values
+        10.0  # and so much time of the processor's: calls take longer than instructions that move values
     )
 
     size: int = -1

@@ -276,7 +276,7 @@ def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, 
     row = called_row(function)
     if row is not None and row.apply is not None and not (isinstance(owner, list) and type(owner) is not list):
         return _ruled(vm, row, function, (owner, *args), kwargs)
-    _refuse_callers(vm, owner, name, known=is_constant(owner))
+    _refuse_callers(vm, owner, name, known=is_constant(owner) or registry.is_never_run(function, args, kwargs))
     return c_call(vm, function, args, kwargs)
 
 
@@ -311,7 +311,8 @@ def _descriptor(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: d
     mapping = vm.tracked_mapping(owner)
     if mapping is not None:
         return _mapping_method(vm, mapping, name, args[1:], kwargs)
-    _refuse_callers(vm, owner, name, known=isinstance(owner, type) or name in _HARMLESS)
+    known = isinstance(owner, type) or name in _HARMLESS or registry.is_never_run(function, args, kwargs)
+    _refuse_callers(vm, owner, name, known)
     return c_call(vm, function, args, kwargs)
 
 
@@ -340,6 +341,8 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
         row = called_row(twin) if twin is not None else None
         if row is not None and row.apply is not None:
             return vm.call(twin, args, kwargs)
+    if row is None and registry.is_never_run(function, args, kwargs):
+        return vm.native(function, *args, **kwargs)
     if row is None:
         raise GraphBreak(rules.refusal(function))
     check_refused(row)

@@ -39,6 +39,7 @@ from ..values.identity import Identity
 from ..values.kinds import isinstance
 from ..values.namespaces import instance_attr
 from ..values.protocol import answered, binary_by_methods, is_written_in_python
+from ..values.text import guarded_repr
 from .pickles import answers_itself, asked_of_object, has_slots, is_copied_as_itself, reconstructed, registered
 from .registry import Rows, Then, twin_of
 from .visibility import check_keys, check_visible
@@ -367,10 +368,6 @@ def _dispatch(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ..
     return vm.user.wrap(found, Item(Const(registry, "registry"), next(k for k, v in registry.items() if v is found)))
 
 
-def _plain_repr(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return vm.call(inspect.getclosurevars(function).nonlocals["user_function"], args, kwargs)
-
-
 def _compile_setting(
     vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -386,8 +383,8 @@ _SPECIAL: dict[str, Any] = {
     f"{_PATCH}.__enter__": _compile_setting,
     f"{_PATCH}.__exit__": _compile_setting,
     "singledispatch.<locals>.dispatch": _dispatch,
-    "_recursive_repr.<locals>.wrapper": _plain_repr,
-    "recursive_repr.<locals>.decorating_function.<locals>.wrapper": _plain_repr,
+    "_recursive_repr.<locals>.wrapper": guarded_repr,
+    "recursive_repr.<locals>.decorating_function.<locals>.wrapper": guarded_repr,
 }
 
 

@@ -12,6 +12,7 @@ import _compat_pickle
 import copy
 import copyreg
 import io
+import operator
 import pickle
 import sys
 import types
@@ -61,6 +62,7 @@ _HOOKS: tuple[str, ...] = (
 )
 _HOOKS += ("__getattribute__",)
 _NEW_OBJECT: Any = vars(copyreg)["__newobj__"]
+_EXTENSIONS: Any = vars(copyreg)["_extension_registry"]
 _ITEMS = ("__iter__", "items")  # of what derives from a list or a dict
 _CONVERSIONS = (
     "__int__",
@@ -208,6 +210,14 @@ def _check_global(vm: Interpreter, obj: Any, module: str, name: str) -> Any:
     return found
 
 
+def _is_found(module: str, name: str, obj: Any) -> bool:
+    """Whether the process has the object under its name, where Python's own picklers look for it."""
+    try:
+        return operator.attrgetter(name)(sys.modules[module]) is obj
+    except (KeyError, AttributeError):
+        return False
+
+
 # ---- copies ----
 
 
@@ -288,8 +298,29 @@ class _Writer(_PICKLER):  # type: ignore[misc]
         """Write a reference to a class or function."""
         if self.vm.is_created(obj) or isinstance(obj, type) and self.vm.is_created(type(obj)):
             raise GraphBreak("a class or function that was made inside the captured code is pickled")
-        _check_global(self.vm, obj, getattr(obj, "__module__", "builtins"), name or obj.__qualname__)
-        super().save_global(obj, name)
+        module, name = getattr(obj, "__module__", "builtins"), name or obj.__qualname__
+        _check_global(self.vm, obj, module, name)
+        if _is_found(module, name, obj):
+            super().save_global(obj, name)
+        else:
+            self._save_name(obj, module, name)
+
+    def _save_name(self, obj: Any, module: str, name: str) -> None:
+        """Write a reference to what only the program finds: it has put another module in the place of one."""
+        if self.proto < 4 and "." in name or (module, name) in _EXTENSIONS:
+            raise GraphBreak(f"a pickle refers to {module}.{name}, which is another object")
+        if self.proto >= 4:
+            self.save(module)
+            self.save(name)
+            self.write(pickle.STACK_GLOBAL)
+        else:
+            if self.proto < 3 and self.fix_imports:  # as names were in Python 2
+                module, name = _compat_pickle.REVERSE_NAME_MAPPING.get(
+                    (module, name), (_compat_pickle.REVERSE_IMPORT_MAPPING.get(module, module), name)
+                )
+            coding = "utf-8" if self.proto == 3 else "ascii"
+            self.write(pickle.GLOBAL + f"{module}\n{name}\n".encode(coding))
+        self.memoize(obj)
 
     def save_type(self, obj: Any) -> None:
         """Write a reference to a class; those of None and its like have a form of their own."""
@@ -359,9 +390,10 @@ class _Reader(_UNPICKLER):  # type: ignore[misc]
             )
         if now not in sys.modules:
             raise GraphBreak(f"a pickle imports {now}")
-        return (
-            super().find_class(module, name) if self.vm.is_library(now) else _check_global(self.vm, None, now, called)
-        )
+        replaced = self.vm.user.by_real.get(id(sys.modules)) is not None
+        if self.vm.is_library(now) and not replaced:
+            return super().find_class(module, name)
+        return _check_global(self.vm, None, now, called)
 
     def load_reduce(self) -> None:
         """Call a function."""

@@ -32,6 +32,7 @@ __all__ = [
     "complete",
     "fill",
     "is_misfit",
+    "is_never_run",
     "refuse_misfit",
     "row_of",
     "rule_of",
@@ -148,12 +149,15 @@ def rule_of(target: Any) -> Callable[..., Any] | None:
     return None if row is None else row.apply
 
 
+_KNOWS_LAYOUT = sys.platform.startswith("linux") and ctypes.sizeof(ctypes.c_void_p) == 8
+
+
 def twin_of(target: Any) -> Any:
     """The function, method or class of C's whose module was imported twice that `target` is, as the module's first copy has it, or None.
 
     That both are the same is known by what CPython calls: one definition in C of a function, of each method of a class.
     """
-    if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8:
+    if not _KNOWS_LAYOUT:
         return None
     if isinstance(target, type):
         return _twin_of_class(target)
@@ -181,6 +185,25 @@ def _twin_of_class(cls: type) -> Any:
     methods = [name for name, raw in vars(cls).items() if type(raw) is types.MethodDescriptorType]
     same = all(_in_c(vars(known)[name]) == _in_c(vars(cls)[name]) for name in methods)
     return known if methods and same and known.__flags__ & IMMUTABLE_TYPE else None
+
+
+_CONVENTIONS = types.BuiltinFunctionType, types.MethodDescriptorType, types.ClassMethodDescriptorType
+_WITH_KEYWORDS, _WITHOUT_ARGUMENTS, _WITH_ONE = 0x2, 0x4, 0x8  # METH_KEYWORDS, METH_NOARGS, METH_O
+
+
+def is_never_run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether CPython refuses the call itself: a function of C's is declared to take no keywords, no argument or one, and is not run with others.
+
+    A method of a class that is read from the class takes its object as well; which one it may be, CPython asks before all else.
+    """
+    if type(function) not in _CONVENTIONS or not _KNOWS_LAYOUT:
+        return False
+    unbound = type(function) is not types.BuiltinFunctionType
+    if unbound and not args:
+        return True
+    flags, count = ctypes.c_int.from_address(_in_c(function) + 16).value, len(args) - unbound
+    misfit = flags & _WITHOUT_ARGUMENTS and count or flags & _WITH_ONE and count != 1
+    return bool(misfit or kwargs and not flags & _WITH_KEYWORDS)
 
 
 _OF_BOOL = inspect.Signature(

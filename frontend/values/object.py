@@ -262,8 +262,10 @@ def bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str,
 
 def _own_get(vm: Interpreter, raw: Any) -> Any:
     """The `__get__` of a class of the program's, which may derive from one of Python's descriptors; None where there is none."""
-    getter = find_method(type(raw), "__get__")
-    return None if getter is None or vm.is_library(getter.__module__) else getter
+    getter, owner = lookup(type(raw), "__get__")
+    if owner is None or isinstance(getter, C_DESCRIPTORS):
+        return None
+    return None if vm.is_library((getter if type(getter) is types.FunctionType else owner).__module__) else getter
 
 
 def is_data_descriptor(cls: type, name: str) -> bool:
@@ -492,6 +494,8 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         return
     if namespace_of(obj) is None and (not slot or not kind.__flags__ & HEAP_TYPE):
         vm.native(setattr, obj if vm.is_created(obj) or is_constant(obj) else _twin(vm, obj), name, value)
+        if name == "__class__" and vm.is_created(obj) and kind.__flags__ & HEAP_TYPE:
+            return  # which it now is, wherever it is made again
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
     of_c = not slot and _has(raw, "__set__") and not vm.is_created(obj)
     if of_c and not isinstance(obj, types.FunctionType | BaseException):
@@ -508,10 +512,13 @@ def _by_descriptor(vm: Interpreter, obj: Any, raw: Any, name: str, words: tuple[
             vm.native(raw.__set__ if value else raw.__delete__, obj, *value)
         vm.call(function, (obj, *value), {})
         return True
-    method = find_method(type(raw), special) if raw is not MISSING else None
-    if method is not None:
-        vm.call(method, (raw, obj, *value), {})
-    return method is not None
+    if raw is MISSING:
+        return False
+    method, owner = lookup(type(raw), special)
+    if owner is None or isinstance(method, C_DESCRIPTORS):
+        return False
+    vm.call(bind(vm, method, owner, raw, type(raw), special), (obj, *value), {})
+    return True
 
 
 _PLAIN = (list, dict, set, frozenset, tuple)

@@ -6,6 +6,7 @@ C methods of the operands are asked through their own slots, which never call ba
 
 from __future__ import annotations
 
+import collections
 import operator
 import sys
 import types
@@ -38,6 +39,7 @@ _NUMBERS = (int, float, complex)
 _SEQUENCES = (list, tuple, str, bytes, bytearray)
 _CONVERSIONS = ("__index__", "__iter__", "__str__", "__repr__", "__float__", "__int__")
 _SLOTS = (types.WrapperDescriptorType, types.MethodDescriptorType)
+_KNOW_THEIR_OWN: Any = ((set, frozenset), (dict, collections.OrderedDict, collections.defaultdict))
 
 
 def is_written_in_python(value: Any, *names: str) -> bool:
@@ -146,8 +148,8 @@ def _answer(vm: Interpreter, order: list[tuple[Any, Any, Any]], otherwise: Any, 
         if isinstance(method, types.FunctionType):
             result = vm.call(method, (owner, other), {})
         elif isinstance(method, _SLOTS):
-            if method.__objclass__ in (set, frozenset) and not isinstance(other, set | frozenset):
-                continue  # sets know sets only, and ask nothing else
+            if any(method.__objclass__ in kinds and not isinstance(other, kinds) for kinds in _KNOW_THEIR_OWN):
+                continue  # sets know sets only, dicts dicts, and they ask nothing else
             if not isinstance(owner, _NUMBERS) and method.__objclass__ is not object:
                 check_operands(vm, (owner, other), f"`{symbol}`")
                 joins = isinstance(owner, _SEQUENCES) and symbol.rstrip("=") == "+"
@@ -240,6 +242,8 @@ class ItemsByIndex:
     def __next__(self) -> Any:
         if self.getter is None:
             raise StopIteration
+        if self.index == sys.maxsize:
+            next(_at(sys.maxsize))  # which refuses
         try:
             item = self.vm.call(self.getter, (self.value, self.index), {})
         except UserRaise as raised:
@@ -249,3 +253,23 @@ class ItemsByIndex:
             raise StopIteration from None
         self.index += 1
         return item
+
+    def __setstate__(self, state: Any) -> None:
+        """Go on at another index, as CPython's own iterator does."""
+        asked = _at(concrete(state))
+        if self.getter is not None:
+            self.index = asked.__reduce__()[2]
+
+
+class _Nothing:
+    """A sequence by index without items."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError
+
+
+def _at(index: Any) -> Any:
+    """CPython's own iterator of nothing at an index; it refuses what is none."""
+    made: Any = iter(_Nothing())
+    made.__setstate__(index)
+    return made

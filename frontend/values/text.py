@@ -8,6 +8,7 @@ raised is never made.
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import string
@@ -28,7 +29,7 @@ from .constant import is_constant
 from .kinds import SYMBOLIC, isinstance
 from .tensor import tensor_class
 
-__all__ = ["Text", "Texts", "copied", "is_late", "late_format", "late_text"]
+__all__ = ["Text", "Texts", "copied", "guarded_repr", "is_late", "late_format", "late_text"]
 
 FORMATTED = "a tensor is formatted"
 LOOKED_AT = f"{FORMATTED}, and the text is looked at"
@@ -163,6 +164,7 @@ class Texts:
         self.any = False
         self.refused: str | None = None
         self.copies: list[fx.Node] = []
+        self.running: set[tuple[int, int]] = set()  # the guards of `__repr__` that are being asked, with their objects
 
     def check(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Break at a function of C that fails where it is given what stands for text."""
@@ -175,6 +177,21 @@ class Texts:
         for node in reversed(self.copies):
             if not node.users and node not in wanted:
                 out.graph.erase_node(node)
+
+
+def guarded_repr(vm: Interpreter, guard: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`__repr__` behind a guard of Python's library: of an object that holds itself it is "..." inside of its own text."""
+    known = inspect.getclosurevars(guard).nonlocals
+    if len(args) != 1 or kwargs:
+        return vm.call(known["user_function"], args, kwargs)
+    asked, running = (id(guard), id(args[0])), vm.texts.running
+    if asked in running:
+        return known.get("fillvalue", "...")
+    running.add(asked)
+    try:
+        return vm.call(known["user_function"], args, kwargs)
+    finally:
+        running.discard(asked)
 
 
 class _Copies:
