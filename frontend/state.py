@@ -101,6 +101,7 @@ class Interpreter(Protocol):
     frames: list[Frame]
     codes: dict[int, CodeType]
     globals_read: dict[tuple[int, str], Any]
+    plain: set[FunctionType]
     generators: weakref.WeakSet[Any]
     steppings: list[Any]
     fake_mode: Any

@@ -153,6 +153,7 @@ class SymbolicInterpreter:
         self.steppings: list[Any] = []  # C iterators may drop one that they are in
         self.codes: dict[int, types.CodeType] = {}  # of all frames so far
         self.globals_read: dict[tuple[int, str], Any] = {}
+        self.plain: set[types.FunctionType] = set()  # functions whose calls are known to be the running of their code
         self._trace_cache: dict[tuple[str, int, str], str] = {}
         here, frame = 0, sys._getframe()
         while frame is not None:
@@ -187,7 +188,7 @@ class SymbolicInterpreter:
                 self.out_size = self.out.size
                 if self.step == self.stop_at:
                     self._stopped()
-                if self.unread and touched:
+                if self.unread and touched and not _LAZY.isdisjoint(map(type, frame.stack[-touched:])):
                     self.read_operands(frame, touched, arg)
                 try:
                     if frame.error is not None:
@@ -272,8 +273,6 @@ class SymbolicInterpreter:
     def read_operands(self, frame: Frame, count: int, arg: Any) -> None:
         """Read the operands of the next instruction that were not read yet."""
         stack = frame.stack
-        if _LAZY.isdisjoint(map(type, stack[-count:])):
-            return
         # Who looks at methods: of a call dispatch says so, and what takes no known operands takes none of an outer call.
         lazy = (Unread,) if type(arg) is tuple or count == ALL else _LAZY
         start = max(len(stack) - count, 0)
@@ -339,8 +338,10 @@ class SymbolicInterpreter:
 
         With `direct`, the result is that of a CALL instruction, with nothing left to do: frames can be suspended in it.
         """
+        if self.side is None:
+            return dispatch.call(self, function, tuple(args), kwargs, direct)
         do = functools.partial(dispatch.call, self, function, tuple(args), kwargs, direct)
-        return do() if self.side is None else self.side.call(function, args, kwargs, do)
+        return self.side.call(function, args, kwargs, do)
 
     def inline(
         self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], direct: bool = False

@@ -113,7 +113,7 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return Then(own, args, kwargs)
     if not callable(function):
         raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
-    return natives.call_other(vm, function, args, kwargs, _display(function))
+    return natives.call_other(vm, function, args, kwargs)
 
 
 def _is_overridable(function: Any) -> bool:
@@ -159,18 +159,6 @@ def _scripted(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dic
 _INSTANCE_METHOD = type(torch.jit.ScriptFunction.__dict__["save"])
 
 
-def _display(function: Any) -> str:
-    """What a foreign callable is called by its users; by its type where it has no name of its own."""
-    try:
-        module, name = function.__module__, function.__name__
-    except Exception:  # attributes of foreign objects may do anything
-        module = name = None
-    if isinstance(module, str) and isinstance(name, str):
-        return f"{module}.{name}"
-    kind = type(function)
-    return f"an object of type {kind.__module__}.{kind.__qualname__}"
-
-
 def _generic(vm: Interpreter, alias: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`Class[int](...)`: the class is called, and the instance remembers the alias where it can."""
     made = vm.call(alias.__origin__, args, kwargs)
@@ -183,6 +171,8 @@ def _generic(vm: Interpreter, alias: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if function in vm.plain and not function.__dict__:
+        return Then(function, args, kwargs, body=True)
     module = function.__module__ or ""
     if vm.is_created(function):
         special = library.special_function(function)
@@ -226,6 +216,8 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
     if module in ("logging", "warnings"):
         messages.check(function)
+    elif not module.startswith("torch") and not function.__dict__:
+        vm.plain.add(function)
     return Then(function, args, kwargs, body=True)
 
 
@@ -426,7 +418,7 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
     if is_torch_context(cls):
         return contexts.make(vm, cls, args, kwargs)
     if cls.__module__ == "numpy" and natives.takes_numbers(cls):
-        return natives.call_other(vm, cls, args, kwargs, _display(cls))
+        return natives.call_other(vm, cls, args, kwargs)
     rules.check_module(cls.__module__)
     if issubclass(cls, weakref.ref) and (made := weak.made(vm, cls, args, kwargs)) is not None:
         return made

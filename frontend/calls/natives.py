@@ -254,11 +254,12 @@ for _function in (linecache.checkcache, linecache.lazycache):
 _OF_SEVERAL = frozenset("prod sum mean max min amax amin std var median any all argmax argmin".split())  # noqa: SIM905
 
 
-def call_other(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+def call_other(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of what nothing else knows. A function of NumPy's on numbers of this capture computes on them, and nothing else.
 
     Where NumPy would warn, its settings decide what it does: the graph breaks.
     """
+    name = _display(function)
     if not takes_numbers(function) or not args or not all(_is_number(vm, v) for v in (*args, *kwargs.values())):
         if function.__class__ is type:
             raise GraphBreak(tables.REFUSED_MODULES["numpy"])
@@ -273,6 +274,18 @@ def call_other(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
     if not is_numpy_number(made):
         raise Unsupported(f"{name} is called, which makes an array")
     return made
+
+
+def _display(function: Any) -> str:
+    """What a foreign callable is called by its users; by its type where it has no name of its own."""
+    try:
+        module, name = function.__module__, function.__name__
+    except Exception:  # attributes of foreign objects may do anything
+        module = name = None
+    if isinstance(module, str) and isinstance(name, str):
+        return f"{module}.{name}"
+    kind = type(function)
+    return f"an object of type {kind.__module__}.{kind.__qualname__}"
 
 
 def takes_numbers(function: Any) -> bool:

@@ -29,6 +29,8 @@ def bind(
     code = function.__code__
     n_pos, n_kwonly, flags = code.co_argcount, code.co_kwonlyargcount, code.co_flags
     names = code.co_varnames
+    if len(args) == n_pos and not kwargs and not n_kwonly and not flags & _TAKES_MORE:
+        return dict(zip(names, args, strict=False))
     fast: dict[str, Any] = dict(zip(names[:n_pos], args, strict=False))
     n_given = len(args)
     if flags & inspect.CO_VARARGS:
@@ -51,6 +53,9 @@ def bind(
             raise UserRaise(binding_error(function, args, kwargs))
     _defaults(vm, function, fast, args, kwargs)
     return fast
+
+
+_TAKES_MORE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 def _defaults(

@@ -45,14 +45,17 @@ else:
         kind = type(value)
         if kind in _KNOWN:
             return _isinstance(value, kinds)
-        return (
-            issubclass(kind, kinds) if type(kinds) in _METACLASSES or not is_honest(kind) else _isinstance(value, kinds)
-        )
+        of = type(kinds)
+        if of is types.UnionType:
+            plain = _METACLASSES.issuperset(map(type, kinds.__args__))
+        else:
+            plain = of in _METACLASSES or of is tuple and _METACLASSES.issuperset(map(type, kinds))
+        return issubclass(kind, kinds) if plain or not is_honest(kind) else _isinstance(value, kinds)
 
 
 _isinstance = builtins.isinstance
 # Of classes that leave the question to `type`: an honest instance is what its type derives from.
-_METACLASSES = (type, type(torch.Tensor), enum.EnumType)
+_METACLASSES = frozenset((type, type(torch.Tensor), enum.EnumType))
 # Types of C, of torch's and our own that were asked: a program may change any class of its own.
 _KNOWN: set[type] = set()
 

@@ -108,6 +108,8 @@ def load_global(vm: Interpreter, frame: Frame, name: str) -> Any:
             return written[1]
     elif name in namespace:
         return load_global_value(vm, namespace, name, namespace.get("__name__", "module"))
+    elif (known := (-id(namespace), name)) in vm.globals_read and not made:  # of Python's own, guarded already
+        return vm.globals_read[known]
     found = namespace.get("__builtins__", builtins)
     found = found if isinstance(found, dict) else found.__dict__
     if written is None and not made and (name not in found or not vm.is_library(namespace.get("__name__"))):
@@ -115,6 +117,8 @@ def load_global(vm: Interpreter, frame: Frame, name: str) -> Any:
     if name not in found:
         raise exceptions.name_error(name)
     rely_on_entry(vm, found, name)
+    if written is None and not made:
+        vm.globals_read[-id(namespace), name] = found[name]
     return found[name]
 
 
