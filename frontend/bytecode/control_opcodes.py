@@ -13,7 +13,7 @@ from ..calls.contexts import enter
 from ..errors import Unsupported, UserRaise
 from ..state import Interpreter
 from ..values import object as objects
-from ..values.kinds import isinstance
+from ..values.kinds import c_name, isinstance
 from . import exceptions
 from .frame import NULL, Frame, Saved
 from .generator import KINDS, InterpretedGenerator, stopped_inside
@@ -239,7 +239,7 @@ def CALL_FUNCTION_EX(vm: Interpreter, frame: Frame, has_kwargs: bool) -> None:
     kind = vm.type_of(value)
     if not isinstance(value, Tensor) and not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
         called = exceptions.signature_text(next(v for v in frame.stack[:-3:-1] if v is not NULL))
-        raise UserRaise(TypeError(f"{called} argument after * must be an iterable, not {kind.__name__}"))
+        raise UserRaise(TypeError(f"{called} argument after * must be an iterable, not {c_name(kind)}"))
     _call(vm, frame, vm.listed(value), kwargs)
 
 

@@ -18,7 +18,7 @@ from ..state import Interpreter
 from ..values import object as objects
 from ..values import operators
 from ..values.container import InstanceDict, LazyDict
-from ..values.kinds import isinstance
+from ..values.kinds import c_name, isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import load_cell, load_global, store_cell
 from ..values.text import Text, late_text
@@ -322,7 +322,7 @@ def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
     given = frame.pop()
     target, function = frame.stack[-n], frame.stack[-2 - n]
     if not isinstance(given, dict | LazyDict | InstanceDict) and not hasattr(vm.type_of(given), "keys"):
-        text = f"{exceptions.signature_text(function)} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
+        text = f"{exceptions.signature_text(function)} argument after ** must be a mapping, not {c_name(vm.type_of(given))}"
         raise UserRaise(TypeError(text))
     value = as_dict(vm, given)
     for key in value:

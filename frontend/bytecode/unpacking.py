@@ -11,7 +11,7 @@ from ..state import Interpreter
 from ..values import object as objects
 from ..values import operators
 from ..values.container import InstanceDict, LazyDict
-from ..values.kinds import isinstance
+from ..values.kinds import c_name, isinstance
 
 __all__ = ["as_dict", "as_mapping", "match_class", "match_keys", "taken"]
 
@@ -59,7 +59,7 @@ def as_dict(vm: Interpreter, value: Any, by_keys: bool = False) -> dict[Any, Any
         mapping = vm.tracked_mapping(value)
         return dict(value) if mapping is None else mapping.force()
     if not hasattr(vm.type_of(value), "keys"):
-        raise UserRaise(TypeError(f"'{vm.type_of(value).__name__}' object is not a mapping"))
+        raise UserRaise(TypeError(f"'{c_name(vm.type_of(value))}' object is not a mapping"))
     if not is_dict and objects.find_method(kind, "keys") is None:
         mapping = vm.tracked_mapping(value)
         return dict(vm.native(dict, value)) if mapping is None else mapping.force()

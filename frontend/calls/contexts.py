@@ -29,7 +29,7 @@ from ..torch_private.functions import (
     WITHOUT_SUBCLASSES,
 )
 from ..values import object as objects
-from ..values.kinds import isinstance
+from ..values.kinds import c_name, isinstance
 from .registry import Rows, row_of
 
 __all__ = [
@@ -140,9 +140,9 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     leave, start = objects.lookup(kind, "__exit__")[0], objects.lookup(kind, "__enter__")[0]
     if objects.find_method(kind, "__exit__") is None or objects.find_method(kind, "__enter__") is None:
         if not hasattr(kind, "__enter__"):
-            raise UserRaise(TypeError(f"'{kind.__name__}' object does not support the context manager protocol"))
+            raise UserRaise(TypeError(f"'{c_name(kind)}' object does not support the context manager protocol"))
         if leave is objects.MISSING:
-            text = f"'{kind.__name__}' object does not support the context manager protocol (missed __exit__ method)"
+            text = f"'{c_name(kind)}' object does not support the context manager protocol (missed __exit__ method)"
             raise UserRaise(TypeError(text))
         if vm.is_created(manager) and row_of(start) is not None and row_of(leave) is not None:
             return manager.__exit__, vm.call(manager.__enter__, (), {})  # of a file in memory

@@ -39,7 +39,7 @@ from ..values.constant import is_constant
 from ..values.container import GlobalsDict, InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.held import behind
-from ..values.kinds import isinstance
+from ..values.kinds import c_name, isinstance
 from ..values.lazy import Append, read_methods
 from ..values.protocol import ask_length
 from ..values.sets import check_history
@@ -112,7 +112,7 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
     if (own := vm.overrides.own(function, "__call__")) is not None:
         return Then(own, args, kwargs)
     if not callable(function):
-        raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
+        raise UserRaise(TypeError(f"'{c_name(kind)}' object is not callable"))
     return natives.call_other(vm, function, args, kwargs)
 
 

@@ -21,7 +21,7 @@ from ..state import EITHER, Interpreter
 from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
-from ..values.kinds import isinstance
+from ..values.kinds import c_name, isinstance
 from ..values.protocol import answered
 from ..values.text import Text, late_text
 from .registry import C_DESCRIPTORS, Rows
@@ -239,7 +239,7 @@ def _reversed(vm: Interpreter, values: Any) -> Any:
         return vm.call(torch.flip, (values, [0]), {}) if values.dim() else values
     method, owner = objects.lookup(type(values), "__reversed__")
     if method is None and owner is not None:
-        raise UserRaise(TypeError(f"'{vm.type_of(values).__name__}' object is not reversible"))
+        raise UserRaise(TypeError(f"'{c_name(vm.type_of(values))}' object is not reversible"))
     if owner is not None and type(method) not in C_DESCRIPTORS and not vm.is_frontend_class(type(values)):
         return vm.call(objects.bind(vm, method, owner, values, type(values), "__reversed__"), (), {})
     if (items := vm.user.items_of(values)) is not None:
@@ -251,7 +251,7 @@ def _reversed(vm: Interpreter, values: Any) -> Any:
         return made
     values = vm.materialize(values)
     if vm.is_frontend_class(type(values)) and not hasattr(type(values), "__reversed__"):
-        raise UserRaise(TypeError(f"'{vm.type_of(values).__name__}' object is not reversible"))
+        raise UserRaise(TypeError(f"'{c_name(vm.type_of(values))}' object is not reversible"))
     check_visible(vm, () if isinstance(values, list | tuple | dict) else (values,), "reversed()")
     return vm.native(reversed, values)
 
@@ -406,7 +406,7 @@ def _each_of(vm: Interpreter, values: Any) -> Iterator[Any]:
     except UserRaise as raised:
         if not isinstance(raised.value, TypeError):
             raise
-        raise UserRaise(TypeError(f"argument of type '{vm.type_of(values).__name__}' is not iterable")) from None
+        raise UserRaise(TypeError(f"argument of type '{c_name(vm.type_of(values))}' is not iterable")) from None
     while True:
         more, item = vm.advance(iterator)
         if not more:

@@ -7,6 +7,7 @@ Files that look at the program's values import this one in its place.
 from __future__ import annotations
 
 import builtins
+import ctypes
 import enum
 import functools
 import sys
@@ -22,6 +23,7 @@ __all__ = [
     "HEAP_TYPE",
     "IMMUTABLE_TYPE",
     "SYMBOLIC",
+    "c_name",
     "is_honest",
     "is_library",
     "isinstance",
@@ -78,6 +80,16 @@ def is_honest(kind: Any) -> bool:
         and "__class__" not in look(kind, "__dict__")
         and not any("__class__" in vars(base) for base in look(kind, "__mro__")[1:-1])
     )
+
+
+def c_name(kind: type) -> str:
+    """What C code calls a type in its messages: a type of C's own by the name it was declared with, `collections.OrderedDict`."""
+    if sys.platform.startswith("linux") and ctypes.sizeof(ctypes.c_void_p) == 8:
+        return (ctypes.c_char_p.from_address(id(kind) + _TYPE_NAME).value or b"").decode()
+    return kind.__name__
+
+
+_TYPE_NAME = object.__basicsize__ + 8  # of `tp_name`, behind the head of an object with a size
 
 
 def namespace_of(value: Any) -> dict[str, Any] | None:

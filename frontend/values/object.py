@@ -23,7 +23,7 @@ from ..torch_private.functions import OF_OPERATORS
 from .constant import is_constant
 from .container import GlobalsDict, InstanceDict
 from .held import PROXIES, behind
-from .kinds import HEAP_TYPE, SYMBOLIC, isinstance, namespace_of
+from .kinds import HEAP_TYPE, SYMBOLIC, c_name, isinstance, namespace_of
 from .namespaces import (
     MEMBERS,
     bind_class,
@@ -328,7 +328,7 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
         return _module_member(vm, obj, name)
     if vm.is_created(obj) or not vm.effects.attr(obj, name)[0]:
         vm.native(object.__getattribute__, obj, name)  # raises, in CPython's words
-    raise UserRaise(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
+    raise UserRaise(AttributeError(f"'{c_name(kind)}' object has no attribute '{name}'"))
 
 
 def _slot_or_property(vm: Interpreter, obj: Any, raw: Any, owner: type, kind: type, name: str) -> Any:
@@ -416,7 +416,7 @@ def _cell_contents(vm: Interpreter, cell: types.CellType) -> Any:
 
 def _checked(value: Any, kind: type, name: str) -> Any:
     if value is DELETED:
-        raise UserRaise(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
+        raise UserRaise(AttributeError(f"'{c_name(kind)}' object has no attribute '{name}'"))
     return value
 
 

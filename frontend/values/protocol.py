@@ -22,7 +22,7 @@ from ..guards.sameness import is_value_type
 from ..state import Interpreter
 from . import object as objects
 from .identity import Identity
-from .kinds import isinstance
+from .kinds import c_name, isinstance
 from .text import Text
 
 __all__ = [
@@ -101,7 +101,7 @@ def checked_iterator(vm: Interpreter, made: Any) -> Any:
     kind = type(made)
     if hasattr(kind, "__next__") if vm.is_frontend_class(kind) else objects.lookup(kind, "__next__")[1]:
         return made
-    raise UserRaise(TypeError(f"iter() returned non-iterator of type '{vm.type_of(made).__name__}'"))
+    raise UserRaise(TypeError(f"iter() returned non-iterator of type '{c_name(vm.type_of(made))}'"))
 
 
 def binary_by_methods(vm: Interpreter, symbol: str, name: str, left: Any, right: Any) -> Any:
@@ -167,7 +167,7 @@ def _answer(vm: Interpreter, order: list[tuple[Any, Any, Any]], otherwise: Any, 
 
 def _unsupported(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     sign = "** or pow()" if symbol == "**" else symbol
-    names = f"'{vm.type_of(left).__name__}' and '{vm.type_of(right).__name__}'"
+    names = f"'{c_name(vm.type_of(left))}' and '{c_name(vm.type_of(right))}'"
     raise UserRaise(TypeError(f"unsupported operand type(s) for {sign}: {names}"))
 
 
@@ -186,7 +186,7 @@ def compare_by_methods(vm: Interpreter, symbol: str, name: str, mirror: str, lef
         return left is right
     if symbol == "!=":
         return left is not right
-    names = f"'{vm.type_of(left).__name__}' and '{vm.type_of(right).__name__}'"
+    names = f"'{c_name(vm.type_of(left))}' and '{c_name(vm.type_of(right))}'"
     raise UserRaise(TypeError(f"'{symbol}' not supported between instances of {names}"))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import array
 import collections
 import dataclasses
+import datetime
 import functools
 import importlib
 import pickle
@@ -157,6 +158,33 @@ def iterators_by_index(x: Tensor) -> Any:
     return x + 1, found, said(lambda: next(far), lambda: next(far), lambda: next(far))
 
 
+def names_of_types_in_messages(x: Tensor) -> Any:
+    class No:
+        def __ror__(self, other: Any) -> Any:
+            return NotImplemented
+
+        def __gt__(self, other: Any) -> Any:
+            return NotImplemented
+
+    class Iterated:
+        def __iter__(self) -> Any:
+            return collections.OrderedDict()
+
+    made: list[Any] = [collections.OrderedDict(), collections.defaultdict(int), collections.deque(), No(), 1, [], {}]
+    found: list[Any] = []
+    for value in (*made, datetime.timedelta(1), array.array("i"), types.MappingProxyType({}), functools.partial(max)):
+        found += said(
+            *(lambda v=value: v | No(), lambda v=value: v < No(), lambda v=value: v @ v, lambda v=value: v < 1j),
+            *(
+                lambda v=value: reversed(v) and 1,
+                lambda v=value: 1 in v,
+                lambda v=value: max(**v),
+                lambda v=value: v.no,
+            ),
+        )
+    return x + 1, found, said(lambda: list(Iterated()), lambda: made[0](), lambda: made[2](1), lambda: No()())
+
+
 def classes_are_changed(x: Tensor) -> Any:
     class One:
         __slots__ = ("a", "b")
@@ -188,7 +216,7 @@ def classes_are_changed(x: Tensor) -> Any:
 
 PROGRAMS = [
     *(calls_that_do_not_fit, calls_of_the_callers, objects_that_hold_themselves, special_methods_that_are_objects),
-    *(dicts_and_others, iterators_by_index, classes_are_changed),
+    *(dicts_and_others, iterators_by_index, classes_are_changed, names_of_types_in_messages),
 ]
 
 
