@@ -22,6 +22,7 @@ from ..entry.nature import may_draw
 from ..errors import GraphBreak, Refused
 from ..gradients.state import VisibleState
 from ..regions.branches import branch
+from ..regions.hits import Hits, Places
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import data_dependent_errors
@@ -50,6 +51,7 @@ class Branches:
         self.refused: str | None = None
         self.choices = Choices()
         self.loops = Loops()
+        self.hits = Hits()
         self.presumptions: Counter[tuple[types.CodeType, int]] = Counter()
         self.passed_over = False  # whether a side that warns or raises is left out, with a check
         self.depth = 0
@@ -97,6 +99,17 @@ class Branches:
             return self._loop(vm, frame, shape, more)
         except (Prevented, GraphBreak) as error:
             raise Refused(error.reason, "loops") from None
+
+    def places(self, vm: Interpreter, frame: Frame, value: Any) -> Places | None:
+        """What stands for an iterator over the places that `nonzero` found; None of anything else."""
+        return self.hits.over(vm, frame, value) if self.refused is None and isinstance(value, Tensor) else None
+
+    def each(self, vm: Interpreter, frame: Frame) -> bool:
+        """Whether the head of a `for` was that of a loop over such places: the frame stands behind it."""
+        if type(frame.stack[-1]) is not Places:
+            return False
+        self.hits.run(vm, frame, lambda: known_of(vm, frame))
+        return True
 
     def presumed(self, vm: Interpreter, value: Any) -> bool | None:
         """What a symbolic number's truth is for all sizes but 0 and 1, to be checked; None: nothing is to be presumed of it here.

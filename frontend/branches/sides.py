@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+import operator
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from ..errors import CaptureError, UserRaise
 from ..graph.aside import storage_of
 from ..guards.sameness import indistinguishable
 from ..state import Interpreter
+from ..torch_private.dtensor import is_composite
 from ..values.constant import has_identity, is_constant
 from ..values.identity import PLAIN_KINDS
 from ..values.kinds import isinstance
@@ -44,10 +46,10 @@ _ALLOWED = frozenset(
     BINARY_SUBSCR LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR BUILD_TUPLE BUILD_LIST BUILD_SLICE BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING
     LIST_TO_TUPLE LIST_EXTEND UNPACK_SEQUENCE JUMP POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
     RETURN_VALUE CALL CALL_FUNCTION_EX MAKE_CELL DICT_MERGE LOAD_CLOSURE MAKE_FUNCTION STORE_DEREF
-    GET_ITER FOR_ITER LIST_APPEND MAP_ADD LOAD_FAST_AND_CLEAR FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE BUILD_SET SET_ADD
+    GET_ITER FOR_ITER LIST_APPEND MAP_ADD LOAD_FAST_AND_CLEAR STORE_SUBSCR FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE BUILD_SET SET_ADD
     """.split()  # noqa: SIM905
 )
-_ITERATORS = (zip, enumerate, reversed)
+_ITERATORS: tuple[Any, ...] = (zip, enumerate, reversed, iter)
 # (`isinstance` in this file is capture's own.)
 _BUILTINS: tuple[Any, ...] = (
     len,
@@ -63,10 +65,11 @@ _BUILTINS: tuple[Any, ...] = (
     sum,
 )
 _BUILTINS += (float, int, bool, tuple, list, dict, range, *_ITERATORS, torch.finfo, torch.iinfo, torch.Size, super)
-_BUILTINS += (format, str, repr)
+_BUILTINS += (format, str, repr, operator.index)
 # Methods of Python's own classes that only answer, and those that change a container, which has to be the side's own.
 _ANSWERING = (*(m for cls in (str, int, float, tuple, range, frozenset) for m in vars(cls).values() if callable(m)),)
 _ANSWERING += (dict.get, dict.keys, dict.values, dict.items, dict.copy, list.copy, list.index, list.count)
+_ANSWERING += (Tensor.__index__,)
 _CHANGING: tuple[Any, ...] = (
     list.append,
     list.extend,
@@ -87,6 +90,9 @@ _WRITES = frozenset(
     pow_ reciprocal_ relu_ round_ rsqrt_ sigmoid_ sqrt_ square_ sub_ tanh_ zero_
     """.split()  # noqa: SIM905
 )
+_WRITES_ROWS = frozenset(
+    ["index_add_", "index_copy_", "index_fill_", "index_put_", "scatter_", "scatter_add_", "scatter_reduce_"]
+)
 # Python functions of torch's that have rules, and only answer.
 _ANSWERS = (torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_compiling, torch.is_tensor)
 _FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -104,10 +110,11 @@ class Prevented(Exception):
 class Side:
     """One side while it runs: what may be called, and which iterators are its own, so that taking their items changes nothing.
 
-    Its checks count where it is taken. `takes_checks`: not in a round of a loop.
+    Its checks count where it is taken. `takes_checks`: not in a round of a loop. `writes`: what it writes to of what was there before
+    is seen afterwards.
     """
 
-    takes_checks = False
+    takes_checks = writes = False
 
     def __init__(self, vm: Interpreter, frame: Frame | None = None) -> None:
         self.vm, self.frame = vm, frame
@@ -136,6 +143,8 @@ class Side:
                 self.check_items(value)
         if function is type and len(args) != 1:
             raise Prevented(f"a class is made in {self.place()}")
+        if function is iter and len(args) != 1:
+            raise Prevented(f"iter of a function is called in {self.place()}")
         try:
             result = call()
         except CaptureError:
@@ -150,7 +159,10 @@ class Side:
     def writes_own(self, function: Any) -> bool:
         """Whether it is a method that writes to memory which the side has made, in eager too."""
         if type(function) is not TensorMethod or function.__name__ not in _WRITES:
-            return False
+            rows = type(function) is TensorMethod and function.__name__ in _WRITES_ROWS
+            return rows and _may_write(self.vm, function.__self__)
+        if self.writes:
+            return _may_write(self.vm, function.__self__)
         memory = storage_of(function.__self__)
         if self.vm.branches.choices.is_one_of(function.__self__):
             return False
@@ -247,7 +259,7 @@ _TAKES_ITEMS = frozenset(["LIST_EXTEND", "UNPACK_SEQUENCE", "CONTAINS_OP", "CALL
 def _added(vm: Interpreter, frame: Frame, symbol: str) -> None:
     """`x += y` of numbers, which makes another one."""
     left = frame.stack[-2]
-    if not is_constant(left) and type(left) not in PLAIN_KINDS:
+    if not _may_write(vm, left) and not is_constant(left) and type(left) not in PLAIN_KINDS:
         raise Prevented(f"`{symbol}` writes to a {vm.type_of(left).__name__} in {Side(vm).place()}")
     HANDLERS["BINARY_OP"](vm, frame, symbol)
 
@@ -267,13 +279,26 @@ def _stored(vm: Interpreter, frame: Frame, name: str) -> None:
     HANDLERS["STORE_DEREF"](vm, frame, name)
 
 
+def _may_write(vm: Interpreter, value: Any) -> bool:
+    """Whether it is a plain tensor that a side may write to."""
+    plain = vm.side.writes and isinstance(value, Tensor) and vm.out.is_known(value)
+    return plain and not is_composite(value) and not vm.overrides.concern((value,))
+
+
+def _stored_item(vm: Interpreter, frame: Frame, arg: Any) -> None:
+    """`x[k] = y` of a tensor, where a side may write to what was there before."""
+    if not _may_write(vm, frame.stack[-2]):
+        _prevented(vm, frame, "STORE_SUBSCR")
+    HANDLERS["STORE_SUBSCR"](vm, frame, arg)
+
+
 def _made(name: str, vm: Interpreter, frame: Frame, arg: Any) -> None:
     """A container of the side's own."""
     HANDLERS[name](vm, frame, arg)
     vm.side.made.append(frame.stack[-1])
 
 
-_CHECKED = {"GET_ITER": _iterated, "STORE_DEREF": _stored}
+_CHECKED = {"GET_ITER": _iterated, "STORE_DEREF": _stored, "STORE_SUBSCR": _stored_item}
 _CHECKED |= {name: partial(_made, name) for name in ("BUILD_LIST", "BUILD_SET", "BUILD_MAP", "BUILD_CONST_KEY_MAP")}
 
 
@@ -300,27 +325,36 @@ def _read(value: Any) -> Any:
     return value.read() if type(value) is Unread else value
 
 
-def run_side(vm: Interpreter, frame: Frame, start: int, joins: frozenset[int]) -> Ended:
+def run_side(
+    vm: Interpreter, frame: Frame, start: int | Callable[[Frame], None], joins: frozenset[int], kind: type[Side] = Side
+) -> Ended:
     """Run the frame from `start` to one of `joins`, or to its end, and set it back to where it was.
 
-    STAYS and LEAVES are the two ways that the condition of the loop leads to whose way out is being found.
+    STAYS and LEAVES are the two ways that the condition of the loop leads to whose way out is being found; a function sets the frame
+    to its start.
 
     Raises:
         Prevented: the side does more than compute, raises, or cannot be captured.
     """
     kept = {name: getattr(frame, name) for name in ("fast", "stack", "ip", "begun", "before", "result")}
     before = vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error
-    frame.fast, frame.stack, frame.ip = dict(frame.fast), list(frame.stack), start
-    side = Side(vm, frame)
+    frame.fast, frame.stack = dict(frame.fast), list(frame.stack)
+    side = kind(vm, frame)
     side.takes_checks = vm.side is None or vm.side.takes_checks
     vm.stop_at, vm.side, vm.steps_of = -1, side, _steps
     try:
-        if start in (STAYS, LEAVES):
+        if callable(start):
+            start(frame)
+        elif start in (STAYS, LEAVES):
             vm.branches.loops.leaving.begin(start == STAYS)
+        else:
+            frame.ip = start
         ended = _run(vm, frame, _steps(frame.code), joins)
         ended.failed = side.failed()
         return ended
     except UserRaise as raised:
+        if type(raised.value) is Prevented:  # in what C code calls
+            raise raised.value from None
         raise Prevented(f"{type(raised.value).__name__} is raised in {Side(vm).place()}", True) from None
     except Prevented as prevented:
         raise Prevented(prevented.reason, prevented.unlikely or side.unlikely) from None

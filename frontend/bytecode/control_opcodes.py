@@ -55,12 +55,16 @@ def POP_JUMP_IF_NOT_NONE(vm: Interpreter, frame: Frame, target: int) -> None:
 
 
 def GET_ITER(vm: Interpreter, frame: Frame, _: Any) -> None:
-    frame.push(vm.iterate(frame.pop()))
+    value = frame.pop()
+    places = vm.branches.places(vm, frame, value)
+    frame.push(vm.iterate(value) if places is None else places)
 
 
 def FOR_ITER(vm: Interpreter, frame: Frame, target: int) -> str | None:
     if vm.branches.loops.is_counter(frame.stack[-1]):
         return vm.branches.count(vm, frame)
+    if vm.branches.each(vm, frame):
+        return None
     more, value = vm.advance(frame.stack[-1])
     if more:
         frame.push(value)

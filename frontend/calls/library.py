@@ -85,6 +85,8 @@ def _number(
                 args = (vm.native(int, value), *args[1:])  # torch's symbols leave out to which digit
             if function in (int, float) and len(args) == 1 and (known := constant_of(value)) is not None:
                 return function(known)
+            if function is operator.index and len(args) == 1 and type(known := constant_of(value)) is int:
+                return known
             if function in (int, float) and isinstance(value, Tensor) and len(args) == 1 and _is_read(value):
                 number = vm.dynamic.any_item(value)
                 if number is not None:

@@ -177,6 +177,7 @@ class _Attempt:
             "checks": vm.checks,
             "branches": vm.branches,
             "loops": vm.branches.loops,
+            "hits": vm.branches.hits,
             "texts": vm.texts,
             "told": vm.told,
             "draws": vm.random.python,

@@ -92,5 +92,7 @@ def with_numbers(vm: Interpreter, key: Any) -> Any:
         return tuple(with_numbers(vm, entry) for entry in key)
     if not isinstance(key, Tensor) or key.dim() or key.dtype not in _WHOLE or key.dtype == torch.uint8:
         return key
+    if type(known := constant_of(key)) is int:
+        return known
     number = read_number(vm, key)
     return key if number is None else number

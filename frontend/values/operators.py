@@ -14,7 +14,7 @@ from torch import Tensor
 from ..branches.truths import as_operand, truth_of
 from ..calls.visibility import check_key, check_operands, check_text, check_visible, is_same, refuse_opaque
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..graph.read_numbers import with_numbers
+from ..graph.read_numbers import constant_of, with_numbers
 from ..state import Interpreter
 from ..subclasses import jagged
 from ..torch_private.symbols import hint_of
@@ -415,6 +415,8 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
             return vm.native(operator.getitem, obj, key)
     if isinstance(key, Tensor):
         if not isinstance(obj, dict):
+            if type(place := constant_of(key)) is int and not vm.overrides.concern((key,)):
+                return get_item(vm, obj, place)
             raise GraphBreak("a tensor's value is used as an index")
         _look_up_tensor(vm, obj, key)
     key = _as_key(vm, obj, key)

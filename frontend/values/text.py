@@ -21,6 +21,7 @@ from torch import Tensor, fx
 
 from ..errors import GraphBreak, Refused
 from ..graph.output import OutputGraph
+from ..graph.read_numbers import constant_of
 from ..graph.sym_nodes import concrete
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
@@ -122,6 +123,9 @@ def _holds_text(value: Any, depth: int = 0) -> bool:
 
 def late_text(vm: Interpreter, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What stands for `function(*args, **kwargs)`, which gives text and looks at nothing else. Raises GraphBreak where nothing can."""
+    known = constant_of(args[0]) if function is format else None
+    if known is not None and args[0].dim() == 0 and tensor_class(vm, args[0]) is Tensor:
+        return vm.native(format, known, *args[1:])
     if vm.out.inside or vm.side is not None or vm.exporting or vm.defaults.watches:
         raise GraphBreak(FORMATTED)
     copies = _Copies(vm, numbers=function is format)
