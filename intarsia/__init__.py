@@ -32,10 +32,10 @@ try:
     from .counters import counters
     from .exchange.from_stablehlo import from_stablehlo
     from .exchange.models.from_onnx import from_onnx
-    from .explain.explanation import Explanation, explain
-    from .explain.stages import Lowered, lower
-    from .explain.topics import set_logs, set_logs_from_environment
-    from .export.graph import Exported, ExportError, export
+    from .explaining.explanation import Explanation, explain
+    from .explaining.stages import Lowered, lower
+    from .explaining.topics import set_logs, set_logs_from_environment
+    from .exporting.graph import Exported, ExportError, export
     from .faults.leave_out import Culprit, bisect
     from .faults.minify import minify
     from .faults.verify import Verification, verify
@@ -43,8 +43,8 @@ try:
     from .frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
     from .graph_compiler import default_backend
     from .integrations import accelerate as _accelerate
-    from .report.program import trace_from_environment
-    from .report.report import ReportPage, report
+    from .reports.program import trace_from_environment
+    from .reports.report import ReportPage, report
 except Exception as _error:
     _torch_version = str(getattr(_sys.modules.get("torch"), "__version__", ""))
     # `python -m intarsia doctor` imports the package before it runs: what does not load is said there, not shown as a traceback

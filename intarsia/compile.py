@@ -20,7 +20,7 @@ from torch import nn
 from .backends import is_this_compiler, resolve_backend
 from .config import Config, suggestion
 from .counters import COUNTERS
-from .explain.history import History
+from .explaining.history import History
 from .frontend.guards.filters import GuardFilter
 from .frontend.runtime.callable import compile_callable, forget_all
 from .graph_compiler import backend_for, forget_warnings

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from .explain import logs
-from .report import record
+from .explaining import logs
+from .reports import record
 from .targets.host.packed import packed_bytes
 from .targets.host.pool import kept_bytes
 from .targets.recordings.graphs import STATISTICS, recorded_bytes

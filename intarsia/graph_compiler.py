@@ -21,8 +21,8 @@ from xdsl.dialects.builtin import ModuleOp
 from .artifact import graph_key
 from .config import DECIDE_NO_CODE, Config
 from .counters import COUNTERS
-from .explain import logs, program_logs
-from .explain.roofline import WATCH
+from .explaining import logs, program_logs
+from .explaining.roofline import WATCH
 from .extend.configured import Passes, pipeline_of
 from .extend.failures import blame, culprits, put_back, with_reproducer
 from .frontend.branches.random_state import rewound
@@ -52,7 +52,7 @@ from .passes.core.fingerprint import pass_fingerprint
 from .passes.core.plugins import forget_warnings as forget_left_out
 from .passes.core.run import PassFailure, run_pipeline
 from .passes.core.syntax import pipeline_text
-from .report.record import PassRecord
+from .reports.record import PassRecord
 from .targets.build.cache import Cache, Entry, NoRoom, cache_key, shared_cache
 from .targets.build.program import Program, UnusableLibrary, build, generate, load
 from .targets.build.toolchain import (
@@ -105,7 +105,7 @@ class Report:
         cached: whether it came from the cache.
         half: "forward" or "backward" of a graph with gradients, else "".
         partition: what a forward half saves for backward; of a program that takes its gradients itself, what it keeps.
-        record: the IR behind each pass, where a recording was under way (`report/record.py`).
+        record: the IR behind each pass, where a recording was under way (`reports/record.py`).
     """
 
     program: Program | None = None

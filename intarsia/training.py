@@ -20,9 +20,9 @@ from torch import fx
 
 from .config import Config
 from .counters import COUNTERS
-from .explain import logs
-from .explain.roofline import WATCH, watching
-from .explain.steps import source_name
+from .explaining import logs
+from .explaining.roofline import WATCH, watching
+from .explaining.steps import source_name
 from .extend.configured import Passes, policy_of
 from .frontend.branches.random_state import rewound
 from .frontend.branches.written import WRITTEN, or_put_back
@@ -60,7 +60,7 @@ from .partition.arriving import depends, without
 from .partition.choose import Partition, split
 from .partition.input_names import name_inputs
 from .partition.prepare import prepare
-from .report.record import now_recording, resumed
+from .reports.record import now_recording, resumed
 from .second_order import twice_differentiable
 from .targets.build.program import Program
 from .targets.errors import Unassumed

@@ -55,12 +55,12 @@ def test_the_source_archive_has_everything(place: str) -> None:
 
 
 def test_the_page_of_reports_is_package_data() -> None:
-    from intarsia.report.page import SCRIPTS
+    from intarsia.reports.page import SCRIPTS
 
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    assert data["intarsia.report"] == ["web/*"]
-    assert "recursive-include intarsia/report/web *\n" in (ROOT / "MANIFEST.in").read_text()
-    there = {path.name for path in (ROOT / "intarsia" / "report" / "web").iterdir()}
+    assert data["intarsia.reports"] == ["web/*"]
+    assert "recursive-include intarsia/reports/web *\n" in (ROOT / "MANIFEST.in").read_text()
+    there = {path.name for path in (ROOT / "intarsia" / "reports" / "web").iterdir()}
     assert there == {f"{name}.js" for name in SCRIPTS} | {"page.html", "page.css"}
 
 

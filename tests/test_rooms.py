@@ -160,7 +160,7 @@ NAMES_A_GPU = {  # where a device's name may be looked at; passes ask `ctx.machi
     "ir/types.py": "the question itself",
     "passes/analysis/machine.py": "the row of a device",
     "passes/pipeline.py": "which of the two lists a program takes",
-    "intarsia/explain/kernel_facts.py": "reports name the device",
+    "intarsia/explaining/kernel_facts.py": "reports name the device",
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 WHOLE = (
     *("intarsia/compile.py", "intarsia/control.py", "intarsia/config.py", "intarsia/backends.py", "intarsia/graph_compiler.py"),
-    *("intarsia/explain/explanation.py", "intarsia/explain/topics.py", "intarsia/second_order.py", "intarsia/training.py"),
+    *("intarsia/explaining/explanation.py", "intarsia/explaining/topics.py", "intarsia/second_order.py", "intarsia/training.py"),
     *("frontend/graph/dynamic.py", "frontend/runtime/fallback.py", "frontend/torch_private/foreign/", "targets/build/"),
     *("targets/triton/device.py", "targets/triton/worker.py", "targets/run/", "targets/recordings/"),
     "frontend/torch_private/dynamo.py",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from torch import nn
 
 from .instruction import disassemble
 
-__all__ = ["NULL", "Frame", "Lasti", "Saved", "kinds_of"]
+__all__ = ["NULL", "Frame", "Lasti", "Saved", "kinds_of", "module_stack"]
 
 
 class _Null:
@@ -102,6 +105,23 @@ class Frame:
     def line(self) -> int:
         """The source line of the current instruction."""
         return self.program.instructions[min(max(self.ip - 1, 0), len(self.program.instructions) - 1)].line
+
+
+def module_stack(frames: Sequence[Frame], source_of: Callable[[Any], Any]) -> dict[str, tuple[str, str]]:
+    """The modules whose code runs, outermost first: how the program calls each ("self.blocks.0") and its class, as torch's graphs keep them.
+
+    One without a name in the program is left out.
+    """
+    found = {}
+    for frame in frames:
+        own = frame.fast.get(frame.code.co_varnames[0]) if frame.code.co_argcount else None
+        kind = type(own)
+        if (
+            issubclass(kind, nn.Module) and (source := source_of(own)) is not None
+        ):  # asks nothing of the program's object
+            name = str(source.name())
+            found[name] = name, ".".join(type.__getattribute__(kind, word) for word in ("__module__", "__qualname__"))
+    return found
 
 
 def kinds_of(values: list[Any]) -> list[str]:

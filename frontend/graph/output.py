@@ -96,7 +96,7 @@ class OutputGraph:
     transforms = False  # whether it calls transforms
     foreign: Any = None  # `foreign.tensors.Foreigners` of the capture
 
-    def __init__(self, fake_mode: FakeTensorMode, trace: Callable[[], str]) -> None:
+    def __init__(self, fake_mode: FakeTensorMode, whence: Callable[[], dict[str, Any]]) -> None:
         self.fake_mode = fake_mode
         self.shape_env = fake_mode.shape_env
         self.graph = fx.Graph()
@@ -105,7 +105,7 @@ class OutputGraph:
         self.symbols: dict[sympy.Symbol, tuple[GraphInput, str, int]] = {}
         # Of an object of the caller's derived from list.
         self.items_of: Callable[[Any], list[Any] | None] = lambda _: None
-        self._trace = trace
+        self._whence = whence
         self._node_of: dict[int, fx.Node] = {}
         self._alive: list[Any] = []
         self._first: fx.Node | None = None
@@ -507,7 +507,7 @@ class OutputGraph:
         if target is operator.pow and str(args[0])[0] == "-":  # fx writes `-1 ** k`, which is `-(1 ** k)`
             target = torch.pow if isinstance(example, Tensor) else pow
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
-        node.meta |= {"example_value": example, "stack_trace": self._trace(), GRAD_MODE: torch.is_grad_enabled()}
+        node.meta |= {"example_value": example, **self._whence(), GRAD_MODE: torch.is_grad_enabled()}
         if self._again is not None:
             node.meta[RECOMPUTE] = self._again
         if self._first is None:

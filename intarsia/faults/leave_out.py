@@ -15,8 +15,8 @@ from torch import fx
 
 from ..compile import callable_of, check_function
 from ..config import Config
-from ..explain.history import History
-from ..explain.text import short
+from ..explaining.history import History
+from ..explaining.text import short
 from ..frontend.runtime.callable import compile_callable
 from ..graph_compiler import Report, backend_for, compile_graph, pipeline_of
 from ..ir.fx.importer import user_line

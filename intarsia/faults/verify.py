@@ -15,8 +15,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ..compile import callable_of, check_function
 from ..config import Config
-from ..explain.history import History
-from ..explain.text import short
+from ..explaining.history import History
+from ..explaining.text import short
 from ..frontend.runtime.callable import compile_callable
 from ..ir.interpreter.loops import main_function
 from ..ir.interpreter.run import RULES, run_user

@@ -16,7 +16,7 @@ from torch import fx
 
 from ..frontend.errors import SourceLine
 from ..frontend.torch_private.joint import Joint
-from ..ir.fx.importer import user_line
+from ..ir.fx.importer import user_line, user_module
 from ..passes.analysis.cost import GPU_SAVED, SAVED
 from .costs import Kind, Value, is_on_gpu, name_of, read_values
 from .cut import minimum_cut
@@ -37,12 +37,13 @@ _FREE = 2.0**-20  # of the time, where memory alone counts
 
 @dataclass(frozen=True)
 class Saved:
-    """One tensor that forward saves: the operator that makes it, its type as text, its bytes, the user's line."""
+    """One tensor that forward saves: the operator that makes it, its type as text, its bytes, the user's line, and the module by its path."""
 
     name: str
     type: str
     bytes: int
     place: SourceLine | None
+    module: str = ""
 
 
 @dataclass
@@ -111,7 +112,8 @@ def _saved(value: Value) -> Saved:
     line = user_line(meta.get("stack_trace"))
     place = None if line is None else SourceLine(line.filename.data, line.line.data, "")
     shape = ", ".join(map(str, meta["val"].shape))
-    return Saved(name_of(value.node), f"{str(meta['val'].dtype).removeprefix('torch.')}[{shape}]", value.bytes, place)
+    kind = f"{str(meta['val'].dtype).removeprefix('torch.')}[{shape}]"
+    return Saved(name_of(value.node), kind, value.bytes, place, user_module(meta.get("nn_module_stack")))
 
 
 def _read(joint: Joint) -> list[fx.Node]:

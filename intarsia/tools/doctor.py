@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..compile import compile
-from ..explain.stages import lower
+from ..explaining.stages import lower
 from ..frontend import versions
 from ..frontend.runtime.error_origin import blamed
 from ..targets.build.cache import shared_cache

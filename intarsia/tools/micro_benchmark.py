@@ -18,8 +18,8 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from ..config import Config
-from ..explain.cost import works
-from ..explain.roofline import StepInfo, measure, rate_of, short_number, size_of
+from ..explaining.cost import works
+from ..explaining.roofline import StepInfo, measure, rate_of, short_number, size_of
 from ..graph_compiler import open_cache
 from ..ir.interpreter.loops import main_function
 from ..ir.interpreter.run import run

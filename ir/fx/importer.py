@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Protocol
@@ -489,6 +489,12 @@ def user_line(stack_trace: str | None) -> FileLineColLoc | None:
     """The innermost line of a stack trace that is not torch's own."""
     frames = user_frames(stack_trace)
     return location(*frames[-1]) if frames else None
+
+
+def user_module(module_stack: Mapping[str, Any] | None) -> str:
+    """The path of the innermost module of a node's stack, inside of the one that was compiled: "" for that one itself, and outside of it."""
+    path = [*module_stack][-1] if module_stack else ""
+    return path.removeprefix("self.") if path.startswith("self.") else ""
 
 
 def user_frames(stack_trace: str | None) -> list[tuple[str, int]]:

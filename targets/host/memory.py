@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -10,9 +13,39 @@ from torch import fx
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import buffer, prim
-from ...ir.syntax import Op
-from ...passes.analysis.aliases import makes_memory
+from ...passes.analysis.aliases import Aliases, makes_memory
 from .kernels import bytes_of
+
+
+@dataclass(frozen=True)
+class Held:
+    """Memory of a value's own, outside of the arena: from one operation's place in the program up to the one that frees it."""
+
+    value: SSAValue
+    begin: int
+    end: int
+
+
+def held(func: prim.Func) -> list[Held]:
+    """What a function at the `buffer` level takes beside its inputs and its arena. What is not freed is held to the end."""
+    ops, aliases = list(func.block_body.ops), Aliases.of(func.block_body)
+    freed = {aliases.root(op.operands[0]): place for place, op in enumerate(ops) if isinstance(op, buffer.Free)}
+    found = []
+    for place, op in enumerate(ops):
+        made = isinstance(op, buffer.Alloc) and op["pool"] != "arena"
+        if made or (isinstance(op, buffer.Extern) and makes_memory(op)):
+            found += [Held(result, place, freed.get(result, len(ops))) for result in op.results]
+    return found
+
+
+def most_at_once(func: prim.Func, size: Callable[[SSAValue], int]) -> int:
+    """The most bytes that are held at one time outside of the arena, with values of these sizes."""
+    changes: Counter[int] = Counter()
+    for each in held(func):
+        number = size(each.value)
+        changes[each.begin] += number
+        changes[each.end] -= number
+    return max(accumulate(changes[place] for place in sorted(changes)), default=0)
 
 
 def planned_bytes(func: prim.Func) -> tuple[int, int] | None:
@@ -21,22 +54,10 @@ def planned_bytes(func: prim.Func) -> tuple[int, int] | None:
     What libraries need inside a call, and packed copies of weights, are not in it.
     """
     arena = func.get("arena_bytes", 0)
-    live: dict[SSAValue, int] = {}
-    most = 0
-    for op in func.block_body.ops:
-        assert isinstance(op, Op)
-        if isinstance(op, buffer.Free):
-            live.pop(op.operands[0], None)
-            continue
-        made = isinstance(op, buffer.Alloc) and op["pool"] != "arena"
-        made = made or (isinstance(op, buffer.Extern) and makes_memory(op))
-        for result in op.results if made else ():
-            size = bytes_of(result)
-            if size is None:
-                return None
-            live[result] = size
-        most = max(most, sum(live.values()) if made else 0)
-    return (arena, arena + most) if isinstance(arena, int) else None
+    sizes = {each.value: bytes_of(each.value) for each in held(func)}
+    if not isinstance(arena, int) or None in sizes.values():
+        return None
+    return arena, arena + most_at_once(func, lambda value: sizes[value] or 0)
 
 
 def eager_bytes(module: fx.GraphModule) -> int | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from intarsia.report.page import unpacked
+from intarsia.reports.page import unpacked
 from intarsia.tools.opt.main import main
 
 ROOT = Path(__file__).parents[2]

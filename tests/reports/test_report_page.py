@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import linecache
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import torch
 from torch import nn
 
 import intarsia
-from intarsia.report.page import unpacked, write
+from intarsia.reports.page import unpacked, write
+from intarsia.tools.opt.main import main
 from tests.reports.browser import Browser, browser, skipped
 
 pytestmark = skipped
@@ -102,7 +105,7 @@ def test_a_step_of_one_layer_is_that_layers(window: Browser, page: Path) -> None
     at = next(k for k, text in enumerate(rows) if text.endswith("blocks.1.down"))
     window.press("Down", *["Down"] * at, "Enter")
     modules = [t for t in window.texts("[aria-label=Graph] .row.lit") if "blocks." in t]
-    assert modules and all(t.endswith("blocks.1.down") for t in modules)
+    assert modules and all(t.endswith(("blocks.1.down", "blocks.1")) for t in modules)
     assert len(window.texts("[aria-label=Graph] .row.near")) >= 2  # the same line in other layers
     assert 'extern "C"' in window.wait(
         "document.querySelector('.chosen .list') && document.querySelector('.chosen').innerText"
@@ -176,6 +179,56 @@ def test_strings_of_programs_are_text(window: Browser, tmp_path: Path) -> None:
         main = "".join(window.texts("main"))
         assert "[object" not in shown and "undefined" not in main
         assert not set(main) & set("\u202e\u2028\u2029\u0000")
+
+
+class Named(nn.Module):
+    """A module whose parts have hostile names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number, evil in enumerate(HOSTILE):
+            part = nn.Sequential()
+            part.register_parameter(evil.replace(".", ""), nn.Parameter(torch.randn(8, 8)))
+            part.forward = types.MethodType(lambda self, x: torch.tanh(x @ next(iter(self._parameters.values()))), part)
+            self.add_module(f"{evil}{number}".replace(".", ""), part)
+
+    def forward(self, x):
+        for part in self._modules.values():
+            x = part(x)
+        return x
+
+
+def test_names_of_modules_and_text_of_ir_are_text(window: Browser, tmp_path: Path, capsys: Any) -> None:
+    """Module paths in graph, program and what is saved for backward; arguments and places of a file of IR."""
+    intarsia.report(Named(), torch.randn(4, 8), path=tmp_path / "net.html", timed=False, backward=True)
+    strings = [json.dumps(evil, ensure_ascii=False) for evil in HOSTILE]
+    values = [f"%x{k}" for k in range(len(HOSTILE))]
+    text = f"prim.func @main() {{arg_names = [{', '.join(strings)}]}} ({{\n^bb0("
+    text += ", ".join(f"{v}: !prim.tensor<[4], f32>" for v in values) + "):\n"
+    text += "".join(
+        f"  %y{k} = prim.exp({v}) : !prim.tensor<[4], f32> loc({s}:3:0)\n"
+        for k, (v, s) in enumerate(zip(values, strings, strict=True))
+    )
+    text += f"  prim.return({', '.join(f'%y{k}' for k in range(len(values)))})\n}})"
+    (tmp_path / "module.ir").write_text(text, encoding="utf-8")
+    code = main(["--emit", "html", "-p", "default", str(tmp_path / "module.ir"), "-o", str(tmp_path / "ir.html")])
+    assert code == 0, capsys.readouterr().err
+    for name in ("net", "ir"):
+        raw = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        assert raw.count("<script") == 3 and "taken" not in raw and "\u202e" not in raw and "\u2028" not in raw
+        window.open(tmp_path / f"{name}.html")
+        shown = ""
+        for key in map(str, range(1, len(tabs(window)) + 1)):
+            window.press(key)
+            shown += "".join(window.texts("main, #title, #status"))
+        assert not window.errors() and not window.run("document.querySelectorAll('main script, main b b').length")
+        assert "'taken'</script>" in shown, name
+        assert not set(shown) & set("\u202e\u2028\u2029\u0000"), (
+            name,
+            [shown[max(0, shown.find(c) - 60) :][:90] for c in "\u202e\u2028" if c in shown],
+        )
+        assert "[object" not in shown and "undefined" not in shown
+        assert window.run("document.title").endswith(" · Intarsia report")
 
 
 def test_five_thousand_operations_are_fluent(window: Browser, page: Path, tmp_path: Path) -> None:

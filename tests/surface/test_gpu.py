@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import intarsia
 from intarsia import graph_compiler
 from intarsia.config import Config
-from intarsia.explain.explanation import _code, _kernels, _recording
-from intarsia.explain.kernel_facts import kernel_facts
+from intarsia.explaining.explanation import _code, _kernels, _recording
+from intarsia.explaining.kernel_facts import kernel_facts
 from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.retarget import retarget

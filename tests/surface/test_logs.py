@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import intarsia
 from intarsia.explain import logs
-from intarsia.explain.topics import TOPICS
+from intarsia.explaining.topics import TOPICS
 from intarsia.targets.measure.store import Measurements
 
 

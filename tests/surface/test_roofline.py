@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import intarsia
-from intarsia.explain.kernel_facts import kernel_facts
+from intarsia.explaining.kernel_facts import kernel_facts
 from intarsia.ir.dtypes import BF16
 from intarsia.ir.text import parse_module, print_module
 from intarsia.targets.measure.limits import Limits

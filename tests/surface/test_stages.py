@@ -13,8 +13,8 @@ import intarsia
 from intarsia.ir.dialects.aten import aten_op
 from intarsia.passes.core.base import Pass
 from intarsia.passes.core.manager import registered
-from intarsia.report.memory import drawn_plan
-from intarsia.report.places import Places
+from intarsia.reports.memory import drawn_plan
+from intarsia.reports.places import Places
 from intarsia.tools.opt.main import main as passes_opt
 
 X = torch.randn(6, 128)

@@ -27,9 +27,9 @@ from ...passes.core.manager import Registry, registered
 from ...passes.core.run import REPRODUCER_HEADER, PassFailure, run_pipeline, write_reproducer
 from ...passes.core.syntax import PipelineError, pipeline_text, suggest
 from ...passes.pipeline import CPU, GPU, default_pipeline, is_for_gpu, registry
-from ...report.module import module_facts
-from ...report.page import page
-from ...report.record import PassRecord, Recording
+from ...reports.module import module_facts
+from ...reports.page import page
+from ...reports.record import PassRecord, Recording
 from ...targets.build.toolchain import CompilerError, CompilerNotFound
 from ...targets.triton.worker import TritonError
 from . import show

@@ -20,7 +20,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
 from ..compile import callable_of, check_function
-from ..explain.explanation import GuardInfo, guards_of
+from ..explaining.explanation import GuardInfo, guards_of
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
 from ..frontend.entry.entry import Message
 from ..frontend.entry.parameters import Parameters

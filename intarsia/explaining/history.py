@@ -13,7 +13,7 @@ from typing import Any
 from ..counters import COUNTERS
 from ..frontend.breaks.breaks import Break
 from ..frontend.entry.capture import Capture
-from ..report.record import BREAK, FALLBACK, GRAPH, RECOMPILE, spent, tell
+from ..reports.record import BREAK, FALLBACK, GRAPH, RECOMPILE, spent, tell
 from . import logs
 
 __all__ = ["Compiled", "Fallback", "History", "Recompile"]

@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Sequence
 from typing import Any
 
-from ..explain.text import short
+from ..explaining.text import short
 from ..ir.syntax import comment_of
 
 _AROUND = 6  # lines that are shown before and after one that matters

@@ -13,7 +13,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.dialects import prim
-from ..report.record import own_work
+from ..reports.record import own_work
 from ..targets.build.program import Program
 from ..targets.measure.limits import Limits
 from ..targets.run.timed import NotTimed, device_of, symbol_values, time_steps

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..explain.kernel_facts import KernelFacts, kernel_facts
-from ..explain.roofline import Times
-from ..explain.steps import Step, steps_of
+from ..explaining.kernel_facts import KernelFacts, kernel_facts
+from ..explaining.roofline import Times
+from ..explaining.steps import Step, steps_of
 from ..graph_compiler import Report
 from ..ir.text import parse_module
 from ..passes.core.base import LEVELS

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument
 
 from ..ir.dialects import buffer, loop
+from ..ir.fx.importer import user_module
 from ..ir.interpreter.loops import find_function
 from ..ir.syntax import Op, line_of
 from ..passes.analysis.aliases import Aliases
@@ -86,7 +87,9 @@ def common_module(names: Iterable[str]) -> str:
 
 
 def module_of_node(node: fx.Node) -> str:
-    """The path of the module whose parameters an operation of a captured graph reads; "" where it reads none."""
+    """The path of the module whose code makes an operation of a captured graph, else of that whose parameters it reads; "": none."""
+    if node.meta.get("nn_module_stack"):
+        return user_module(node.meta["nn_module_stack"])
     given = [source_name(n) for n in node.all_input_nodes]
     return common_module(filter(None, given))
 

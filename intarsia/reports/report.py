@@ -14,7 +14,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..compile import check_function
-from ..explain.explanation import Explanation, explain
+from ..explaining.explanation import Explanation, explain
 from ..passes.core.base import Pass
 from .gather import facts_of
 from .page import write

@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..explain.explanation import break_info, fallback_info, graph_info, recompile_info
-from ..explain.history import Compiled
+from ..explaining.explanation import break_info, fallback_info, graph_info, recompile_info
+from ..explaining.history import Compiled
 from ..graph_compiler import reports_of
 from .chrome import write_trace
 from .gather import FORMAT, break_facts, event_facts, fallback_facts, graph_facts, made, recompile_facts

@@ -24,7 +24,7 @@ from ..frontend.guards.guards import Guard, GuardSet
 from ..ir.text import print_module
 from ..partition.choose import Partition
 from ..passes.core.context import Diagnostics
-from ..report.record import PassRecord, is_recording, own_work, spent
+from ..reports.record import PassRecord, is_recording, own_work, spent
 from .topics import detailed, enabled, tell
 
 # ---- what `history` reports ----
@@ -178,7 +178,8 @@ def partitioned(found: Partition) -> None:
     if enabled("partition"):
         again = ", ".join(f"{number} x {name}" for name, number in found.again.items())
         saved = [
-            f"{s.name}: {s.type}, {s.bytes:,} bytes{f'    # {at(s.place)}' if s.place else ''}" for s in found.saved
+            f"{s.name}: {s.type}, {s.bytes:,} bytes{f' in {s.module}' if s.module else ''}{f'    # {at(s.place)}' if s.place else ''}"
+            for s in found.saved
         ]
         head = f"{count(len(saved), 'tensor')} saved, {found.bytes:,} bytes (from {found.least:,} to {found.most:,})"
         tell("partition", head, [*(saved if detailed("partition") else ()), f"computed again: {again or 'nothing'}"])

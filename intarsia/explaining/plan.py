@@ -18,6 +18,7 @@ from ..ir.types import RefType
 from ..passes.analysis.aliases import Aliases, makes_memory
 from ..passes.analysis.sizes import hint
 from ..targets.host.kernels import is_step
+from ..targets.host.memory import held, most_at_once
 
 OUTPUT, ARENA, DEVICE, LIBRARY = "output", "arena", "device", "library"
 
@@ -102,15 +103,18 @@ def memory_plan(module: ModuleOp, sizes: Mapping[str, int]) -> MemoryPlan:
         done.append(len(names))
         if is_step(op):
             names.append(str(op.get("kernel") or op.get("target") or op.name).removesuffix(".default"))
-    aliases, names_of = Aliases.of(block), _names(block)
-    last_uses = aliases.last_uses(block)
-    freed = {aliases.root(op.operands[0]): k for k, op in enumerate(ops) if isinstance(op, buffer.Free)}
+    names_of, last_uses = _names(block), Aliases.of(block).last_uses(block)
+    ends = {each.value: each.end for each in held(main)}
+
+    def size_of(value: SSAValue) -> int:
+        assert isinstance(value.type, RefType)
+        return number(span(value.type.shape, value.type.strides)) * value.type.dtype.bytes
+
     buffers = []
     for place, op in enumerate(ops):
         made = isinstance(op, buffer.Alloc) or (isinstance(op, buffer.Extern) and makes_memory(op))
         for result in op.results if made else ():
-            assert isinstance(result.type, RefType)
-            size = number(span(result.type.shape, result.type.strides)) * result.type.dtype.bytes
+            size = size_of(result)
             if not size:
                 continue
             pool = op["pool"] if isinstance(op, buffer.Alloc) else LIBRARY
@@ -118,14 +122,12 @@ def memory_plan(module: ModuleOp, sizes: Mapping[str, int]) -> MemoryPlan:
                 last = last_uses.get(result, place)
                 end = done[last] if is_step(ops[last]) else done[last] - 1
             else:
-                end = done[freed[result]] - 1 if result in freed else len(names) - 1
+                end = (done[ends[result]] if ends[result] < len(ops) else len(names)) - 1
             begin, offset = done[place], number(op["offset"]) if pool == ARENA else None
             name, kind, kept = names_of[result], str(result.type), bool(op.get("in_place"))
             buffers.append(Buffer(name, kind, size, pool, offset, begin, max(end, begin), kept, line_of(op)))
     arena = number(main.get("arena_bytes", 0))
-    own = [b for b in buffers if b.pool != ARENA]
-    peak = max((sum(b.bytes for b in own if b.begin <= k <= b.end) for k in range(len(names))), default=0)
-    return MemoryPlan(tuple(buffers), tuple(names), arena, arena + peak)
+    return MemoryPlan(tuple(buffers), tuple(names), arena, arena + most_at_once(main, size_of))
 
 
 def _names(block: Block) -> dict[SSAValue, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..explain.explanation import BreakInfo, Explanation, FallbackInfo, GraphInfo, RecompileInfo
+from ..explaining.explanation import BreakInfo, Explanation, FallbackInfo, GraphInfo, RecompileInfo
 from ..frontend.errors import SourceLine
 from ..graph_compiler import reports_of
 from ..ir.fx.importer import user_frames
@@ -141,7 +141,8 @@ def partition_facts(found: Partition, places: Places) -> dict[str, Any]:
         "most": found.most,
         "least": found.least,
         "tensors": [
-            {"name": s.name, "type": s.type, "bytes": s.bytes, "place": place_of(s.place, places)} for s in found.saved
+            {"name": s.name, "type": s.type, "bytes": s.bytes, "place": place_of(s.place, places), "module": s.module}
+            for s in found.saved
         ],
         "again": [[name, count, found.costly.get(name, 0)] for name, count in found.again.items()],
     }

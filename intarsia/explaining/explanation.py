@@ -27,7 +27,7 @@ from ..graph_compiler import Report, open_cache, reports_of
 from ..ir.fx.importer import user_line
 from ..ir.text import parse_module
 from ..partition.choose import Partition
-from ..report.record import now_recording
+from ..reports.record import now_recording
 from ..targets.host.memory import eager_bytes
 from ..targets.host.render import render
 from ..targets.recordings.graphs import WARM
@@ -58,7 +58,7 @@ __all__ = [
 class OpInfo:
     """One operation of a graph: its name, the function or method name that the graph calls, the user's line.
 
-    `module`: the path of the module whose parameters it reads, as "transformer.h.0.attn"; "" where it reads none.
+    `module`: the path of the module whose code makes it, as "transformer.h.0.attn"; "" in the compiled module itself, and outside of all.
     """
 
     name: str

@@ -6,7 +6,7 @@ from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ..explain.plan import memory_plan
+from ..explaining.plan import memory_plan
 from ..ir.interpreter.loops import main_function
 from ..ir.symbols import span
 from ..ir.types import RefType

@@ -8,7 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..frontend.errors import SourceLine
 from ..ir.syntax import visible
@@ -110,6 +110,9 @@ def _saved(found: Partition) -> Iterator[str]:
     if not found.most:
         return
     each = Counter((s.name, s.type, s.place) for s in found.saved)
+    modules: dict[Any, dict[str, None]] = {}
+    for s in found.saved:
+        modules.setdefault((s.name, s.type, s.place), {}).update(dict.fromkeys([s.module] if s.module else ()))
     size = {(s.name, s.type, s.place): s.bytes for s in found.saved}
     largest = sorted(each, key=lambda k: -size[k] * each[k])
     ends = f"; {_mib(found.most)} with 1, {_mib(found.least)} with 0" if found.budget < 1 else ""
@@ -119,7 +122,7 @@ def _saved(found: Partition) -> Iterator[str]:
         name, type_, place = key
         number = f"{each[key]} x " if each[key] > 1 else ""
         line = f" ({_at(place)})" if place is not None else ""
-        yield from _field("", f"{number}{_mib(size[key])}: {name}, {type_}{line}")
+        yield from _field("", f"{number}{_mib(size[key])}: {name}, {type_}{line}{_of_modules(tuple(modules[key]))}")
     if len(largest) > _SHOWN_SAVED:
         rest = sum(size[k] * each[k] for k in largest[_SHOWN_SAVED:])
         yield from _field("", f"and {_mib(rest)} of {len(largest) - _SHOWN_SAVED} more")
