@@ -224,7 +224,7 @@ class _Beside(OutputGraph):
     """The graph of a call that is followed. Nobody runs it: what the call is given, and what comes from that, it takes as it comes."""
 
     def __init__(self, outer: OutputGraph, given: Any) -> None:
-        super().__init__(outer.fake_mode, outer._trace)
+        super().__init__(outer.fake_mode, outer._whence)
         self.outer = outer
         self.fresh: list[Tensor] = []  # wrapper tensors that are being made
         self.items_of, self.number_in, self.overrides = outer.items_of, outer.number_in, outer.overrides

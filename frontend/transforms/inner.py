@@ -41,7 +41,7 @@ class InnerGraph(OutputGraph):
 
     def __init__(self, outer: OutputGraph, differentiated: bool) -> None:
         self.outer, self.differentiated = outer, differentiated
-        super().__init__(outer.fake_mode, outer._trace)
+        super().__init__(outer.fake_mode, outer._whence)
         self.items_of, self.number_in, self.overrides = outer.items_of, outer.number_in, outer.overrides
         self.foreign, self.elsewhere = outer.foreign, outer.elsewhere  # calls on foreign tensors are breaks in here
         self.captured: list[tuple[Any, int]] = []  # tensors with their versions when they were first used, and sizes
