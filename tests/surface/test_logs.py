@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import intarsia
-from intarsia.explain import logs
+from intarsia.explaining import logs
 from intarsia.explaining.topics import TOPICS
 from intarsia.targets.measure.store import Measurements
 
