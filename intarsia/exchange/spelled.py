@@ -1,7 +1,7 @@
 """A module with its library calls written out, as far as they can be: what is handed to other compilers knows no library of ours.
 
 Every call that a rule of `decompose` covers on any machine becomes primitives, and products and attention become `prim.contract`. What is
-left are convolutions, sorts, and calls that nothing covers. Tensors count as a GPU's, because rules say more there; no text names a device.
+left are convolutions and sorts, where they are not written out, too, and calls that nothing covers. Tensors count as a GPU's, because rules say more there; no text names a device.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..passes.graph.aten_rules.builder import Builder, NotCovered, Result, Rule
 from ..passes.graph.dce import DCE
 from ..passes.graph.decompose import Decompose, replace_by
 from .errors import ExchangeError
+from .spelled_out import CALLS, without_scans
 
 _OURS = (
     "target",
@@ -39,8 +40,8 @@ _OURS = (
 )  # attributes that are no arguments
 
 
-def spelled(module: ModuleOp) -> ModuleOp:
-    """A copy with library calls written out.
+def spelled(module: ModuleOp, out: bool = False) -> ModuleOp:
+    """A copy with library calls written out; with `out` also convolutions, sorts and running reductions (`spelled_out`).
 
     Raises:
         ExchangeError: the module is made for a kernel of our own that no other compiler has.
@@ -51,10 +52,13 @@ def spelled(module: ModuleOp) -> ModuleOp:
     for op in list(copy.walk()):
         if isinstance(op, kernel.Extern):
             _as_call(op)
+    rules = _RULES | CALLS if out else _RULES
     for op in list(copy.walk()):
-        if isinstance(op, AtenOp) and op.target in _RULES:
-            replace_by(op, Builder(op, machine), _RULES[op.target])
+        if isinstance(op, AtenOp) and op.target in rules:
+            replace_by(op, Builder(op, machine), rules[op.target])
     Decompose(random="eager").apply(CompileContext(machine), copy)
+    for scan in [op for op in copy.walk() if isinstance(op, prim.Scan)] if out else ():
+        without_scans(scan, machine)
     DCE().apply(CompileContext(machine), copy)
     return copy
 

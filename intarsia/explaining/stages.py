@@ -67,6 +67,7 @@ class Lowered:
         guards: the compiled guards, as text.
         stages: the IR's text after each pass, by the pass's name; "aten" is what was imported.
         remarks: what the passes did and refused, and why.
+        counts: what the passes counted, by pass: kernels and the bytes that they move, of "fuse".
         constants: tensors of the function's own that the program takes after the graph's inputs.
     """
 
@@ -75,6 +76,7 @@ class Lowered:
     guards: str
     stages: dict[str, str]
     remarks: list[Remark]
+    counts: dict[str, dict[str, int]]
     constants: list[torch.Tensor]
     target: str
     _levels: dict[str, str]
@@ -402,6 +404,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", passes: Any = (), **kwargs: 
         guards=captured.guards.code,
         stages=stages,
         remarks=ctx.diagnostics.remarks,
+        counts={name: dict(found) for name, found in ctx.diagnostics.statistics.items()},
         constants=imported.constants,
         target=theirs.name if theirs is not None else f"triton:{gpu}" if gpu else target,
         _levels=ordered,

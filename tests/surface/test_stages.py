@@ -115,6 +115,11 @@ def test_cost_follows_the_sizes():
     assert intarsia.lower(weights, X, target="triton:sm_90").cost_analysis().seconds is None
 
 
+def test_what_passes_counted():
+    counts = intarsia.lower(squares, X).counts
+    assert counts["fuse"]["kernels"] >= 1 and counts["fuse"]["bytes"] >= 4 * X.numel()
+
+
 def test_the_memory_plan():
     plan = intarsia.lower(weights, X).memory_plan
     assert [b.pool for b in plan.buffers] == ["arena", "library", "output"]

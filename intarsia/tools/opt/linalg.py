@@ -68,9 +68,9 @@ def linalg(module: ModuleOp) -> str:
     Raises:
         InputError: an operation, a dtype or a size that is not written.
     """
-    calls = [op for op in module.walk() if isinstance(op, kernel.Extern | AtenOp)]
+    calls = [op for op in module.walk() if isinstance(op, kernel.Extern | AtenOp | prim.Scan)]
     if calls and not any(isinstance(op, kernel.Fused) for op in module.walk()):
-        module = spelled(module)
+        module = spelled(module, out=True)
     functions = []
     for func in (op for op in module.body.block.ops if isinstance(op, prim.Func)):
         fused = [op for op in func.block_body.ops if isinstance(op, kernel.Fused)]
@@ -284,8 +284,11 @@ class _Function:
         if name == "where":
             return f"%r = arith.select {given} : {_element(op.results[0])}\nlinalg.yield %r"
         if name in _FLOAT_ORDER:
-            test = f"arith.cmpf {_FLOAT_ORDER[name]}" if real else f"arith.cmpi {_INTEGER_ORDER[name]}"
+            order = _INTEGER_ORDER[name].replace("s", "u", element == "i1")  # true is -1 to an order with signs
+            test = f"arith.cmpf {_FLOAT_ORDER[name]}" if real else f"arith.cmpi {order}"
             return f"%r = {test}, {given} : {element}\nlinalg.yield %r"
+        if element == "i1" and name in ("max", "min"):
+            return f"%r = arith.{'ori' if name == 'max' else 'andi'} {given} : i1\nlinalg.yield %r"
         if real and name in ("max", "min"):
             return f"{_extremum(name, '%a0', '%a1', element)}\nlinalg.yield %r"
         if name == "neg" and not real and element != "i1":
@@ -311,6 +314,8 @@ class _Function:
         operand, element, kind = op.operands[0], _element(op.results[0]), str(op["kind"])
         gone: Any = op["dims"]
         rank = len(_shape(operand))
+        if element == "i1" and kind in ("max", "min"):
+            kind = "any" if kind == "max" else "all"
         if kind in ("max", "min"):
             start = _extreme(element, kind == "max")
         else:
