@@ -288,6 +288,9 @@ CURES = {
     "attention with dropout": "hand over the model in `eval()`; write shared heads out (`repeat_interleave`)",
     "attention whose batches": "`expand` query, key and value to one batch shape before",
     "a scale that a size decides": "pass `scale=` as a number",
+    "a sort of one number": "leave the sort of one number out; sort complex numbers by what decides (`abs`, `real`)",
+    "a convolution of one image": "`unsqueeze(0)` before, and one floating dtype for both operands",
+    "a convolution of nothing": "windows are numbers greater than 0: lower with weights of fixed sizes",
     "…: … is a symbol": "lower the function for fixed sizes: do not mark them, or `mark_static`",
     # what has no form in the IR
     "a graph of functional operators": "a mistake of ours; please report it with `INTARSIA_DEBUG=folder`",
