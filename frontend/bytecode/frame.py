@@ -10,7 +10,7 @@ from torch import nn
 
 from .instruction import disassemble
 
-__all__ = ["NULL", "Frame", "Lasti", "Saved", "kinds_of", "module_stack"]
+__all__ = ["NULL", "Frame", "Lasti", "Saved", "kinds_of", "whence"]
 
 
 class _Null:
@@ -122,6 +122,11 @@ def module_stack(frames: Sequence[Frame], source_of: Callable[[Any], Any]) -> di
             name = str(source.name())
             found[name] = name, ".".join(type.__getattribute__(kind, word) for word in ("__module__", "__qualname__"))
     return found
+
+
+def whence(vm: Any) -> dict[str, Any]:
+    """What FX nodes keep of where a capture makes them."""
+    return {"stack_trace": vm.trace(), "nn_module_stack": module_stack(vm.frames, vm.user.source_of)}
 
 
 def kinds_of(values: list[Any]) -> list[str]:

@@ -59,7 +59,7 @@ from ..values.text import Texts
 from ..values.user import UserState
 from . import closing, exceptions
 from .coroutine import suspended_kind
-from .frame import Frame, Lasti, module_stack
+from .frame import Frame, Lasti, whence
 from .generator import InterpretedGenerator
 from .opcodes import ALL, steps_of
 
@@ -100,7 +100,7 @@ class SymbolicInterpreter:
         self.shape_env: Any = None
         self.symbolic = ExitStack()
         self.fake_mode = new_fake_mode(None)
-        self.out = OutputGraph(self.fake_mode, self.whence)
+        self.out = OutputGraph(self.fake_mode, functools.partial(whence, self))
         self.out.settled = functools.partial(settled, self)
         self.out.number_in, self.out.read.allow = self.dynamic.any_item, self.dynamic.may_be_late
         self.guards = GuardSet(where=self.here)
@@ -330,10 +330,6 @@ class SymbolicInterpreter:
                 self._trace_cache[key] = text
             parts.append(text)
         return "".join(parts)
-
-    def whence(self) -> dict[str, Any]:
-        """What FX nodes keep of where they are made."""
-        return {"stack_trace": self.trace(), "nn_module_stack": module_stack(self.frames, self.user.source_of)}
 
     # ---- calling ----
 
