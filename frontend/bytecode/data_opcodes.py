@@ -320,7 +320,8 @@ def DICT_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
 
 def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
     given = frame.pop()
-    target, function = frame.stack[-n], frame.stack[-2 - n]
+    target = frame.stack[-n]
+    function = next(value for value in frame.stack[-2 - n : -4 - n : -1] if value is not NULL)  # NULL's place varies
     if not isinstance(given, dict | LazyDict | InstanceDict) and not hasattr(vm.type_of(given), "keys"):
         text = f"{exceptions.signature_text(function)} argument after ** must be a mapping, not {c_name(vm.type_of(given))}"
         raise UserRaise(TypeError(text))

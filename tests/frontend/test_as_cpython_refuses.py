@@ -182,6 +182,9 @@ def names_of_types_in_messages(x: Tensor) -> Any:
                 lambda v=value: v.no,
             ),
         )
+    found += said(
+        lambda: max(**{"a": 1}, **{"a": 2}), lambda: made[5].append(**{1: 2}), lambda: No(*[1], **{"b": 1}, **made[2])
+    )
     return x + 1, found, said(lambda: list(Iterated()), lambda: made[0](), lambda: made[2](1), lambda: No()())
 
 
