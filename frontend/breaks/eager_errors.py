@@ -47,9 +47,19 @@ def said_by_eager(
 ) -> Exception | None:
     """The error of a call on zeros; None where there is none, or where it cannot be run. Nothing is guarded."""
     try:
-        return _run(op, target, args, kwargs, lambda leaf: hint_of(leaf) if isinstance(leaf, SYMBOLIC) else leaf, most)
+        return _run(op, target, args, kwargs, _in_this_call, most)
     except _NotRun:
         return None
+
+
+def _in_this_call(leaf: Any) -> Any:
+    """What a number is; of one that only the running program knows nothing can be asked."""
+    if not isinstance(leaf, SYMBOLIC):
+        return leaf
+    number = hint_of(leaf)
+    if number is None:
+        raise _NotRun
+    return number
 
 
 _BY_AUTOGRAD = "is a view and is being modified inplace"

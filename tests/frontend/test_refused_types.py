@@ -116,3 +116,17 @@ def test_a_float_of_what_takes_gradients_warns(wanted):
     finally:
         torch.set_warn_always(False)
     assert counts[0] == counts[1] and bool(counts[0]) == wanted
+
+
+def test_numbers_that_only_the_running_program_knows_are_taken():
+    def padded(x, batch):
+        most = int(torch.zeros(3, dtype=torch.long).scatter_add_(0, batch, torch.ones_like(batch)).max())
+        place = torch.arange(batch.size(0)) % 2 + batch * most
+        return x.new_zeros(3 * most + 2).index_put((place,), x), batch * most
+
+    fast, log = compiled(padded, on_error="raise")
+    for batch in ([0, 0, 1, 2], [0, 1, 1, 1], [2, 2, 2, 2]):
+        x, given = torch.randn(4), torch.tensor(batch)
+        for got, want in zip(fast(x, given), padded(x, given), strict=True):
+            assert torch.equal(got, want)
+    assert not log.fallbacks and not log.breaks
