@@ -20,6 +20,8 @@ from ..bytecode import closing
 from ..bytecode.symbolic_interpreter import SymbolicInterpreter
 from ..calls.contexts import changes_modes, mode_keeper, set_grad
 from ..errors import Unsupported
+from ..foreign import writes as foreign_writes
+from ..foreign.held import hold_whole
 from ..gradients.grads import dropped
 from ..gradients.inside import said, settle
 from ..graph.dynamic import Symbols
@@ -133,6 +135,7 @@ def finish(
 ) -> Capture:
     """What was interpreted as a graph, guards and a residual. The order matters: each step sees what those before have added."""
     _close(vm)
+    hold_whole(vm)
     emit = Emitter()
     body = Residual(vm, emit, training if views else None)
     _set_modes(vm, body, training)
@@ -229,6 +232,7 @@ def _results(vm: SymbolicInterpreter, body: Residual, end: Returned | Broken) ->
     check_last_acts(vm)
     body.effects()
     body.post += vm.random.statements(body)
+    body.post += foreign_writes.statements(vm, body)
     text = end.text(vm, body)
     if body.views is not None:
         body.post[:0] = body.views.statements()

@@ -23,15 +23,16 @@ from ..guards.source import Fetch
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
 from ..torch_private.foreign.operators import call_operator
-from ..torch_private.foreign.parts import is_laid_as, text_of
-from ..torch_private.foreign.plans import called, function_of, handle_of
+from ..torch_private.foreign.parts import is_laid_as
+from ..torch_private.foreign.parts import text_of as named
+from ..torch_private.foreign.plans import called, function_of
 from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..torch_private.symbols import is_unknown
 from ..values.kinds import isinstance
-from . import packed, shells
+from . import packed, shells, writes
 from .examples import assignments, number
 from .results import Planner, Try
-from .tensors import Foreign, Foreigners
+from .tensors import Foreign, Foreigners, handle_input
 
 __all__ = ["foreigners", "load"]
 
@@ -97,12 +98,15 @@ def _call(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: 
     what = f"{name} of a foreign tensor" if first is None else f"{name} of a {first.kind}"
     if text is None:
         raise GraphBreak(f"{what} is called, which no library call of a graph does")
-    if _writes(target, name) or kwargs.get("out") is not None:
+    writing = _writes(target, name)
+    if kwargs.get("out") is not None or writing and not writes.is_followed(vm, first, name, args):
         raise GraphBreak(f"{what} is called, which writes to its argument")
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise GraphBreak(f"{what} is called under autocast")
     if vm.out.inside or vm.overrides.modes:
         raise GraphBreak(f"{what} is called inside a transform or a mode")
+    if writing:
+        return writes.written(vm, _Call(vm, what, text, args, kwargs, writes=True), first)
     return _Call(vm, what, text, args, kwargs).made()
 
 
@@ -114,24 +118,10 @@ def _writes(target: Any, name: str) -> bool:
 
 
 _WRITES = frozenset(
-    [
-        "__setitem__",
-        "__delitem__",
-        "__iadd__",
-        "__isub__",
-        "__imul__",
-        "__imatmul__",
-        "__itruediv__",
-        "__ifloordiv__",
-        "__imod__",
-        "__ipow__",
-        "__iand__",
-        "__ior__",
-        "__ixor__",
-        "__ilshift__",
-        "__irshift__",
-        "__iconcat__",
-    ]
+    """
+    __setitem__ __delitem__ __iadd__ __isub__ __imul__ __imatmul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__
+    __ilshift__ __irshift__ __iconcat__
+    """.split()  # noqa: SIM905
 )
 
 
@@ -147,6 +137,7 @@ def _answer(vm: Interpreter, known: Foreign, name: str, args: tuple[Any, ...], k
         with real_tensors():
             return getattr(known.example, name)()
     if name == "_nnz" and kind != _QUANTIZED:
+        known.opened = True
         return known.parts[0].shape[1] if kind == "torch.sparse_coo" else known.parts[1].shape[-1]
     if name in _PARTS.get(kind, {}):
         if kind == "torch.sparse_coo" and not name.startswith("_") and not rest[1]:
@@ -181,21 +172,25 @@ class _Call:
     text: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    writes: bool = False  # whether the function writes to its first argument, of which it is given a copy
     tensors: list[Tensor] = field(default_factory=list)
     sizes: list[Any] = field(default_factory=list)
     objects: dict[int, Any] = field(default_factory=dict)
     foreign: list[Foreign] = field(default_factory=list)
+    tries: list[Try] = field(default_factory=list)
 
     def made(self) -> Any:
         """The results."""
-        args, kwargs = [self._text(a) for a in self.args], {k: self._text(v) for k, v in self.kwargs.items()}
+        args, kwargs = [self.text_of(a) for a in self.args], {k: self.text_of(v) for k, v in self.kwargs.items()}
+        if self.writes:
+            args[0] = ["copy", args[0]]
         self.written = {"call": self.text, "args": args, "kwargs": kwargs}
         name = self.text.rpartition(".")[2]
         if packed.is_packed(name, self.args):
             made = self._packed(name)
             packed.noted(self.vm, name, self.args, made)
             return tuple(made) if len(made) > 1 else made[0]
-        tries = self._tried()
+        tries = self.tries = self._tried()
         self._check_gradients(tries[0])
         planner = Planner(self.vm, self.what, self, tries)
         with real_tensors():
@@ -239,10 +234,10 @@ class _Call:
         texts: list[Any] = []
         for shape, like, order in found:
             sizes = [
-                ["unknown", len(texts) * 8 + d] if n is packed.UNKNOWN else self._text(n) for d, n in enumerate(shape)
+                ["unknown", len(texts) * 8 + d] if n is packed.UNKNOWN else self.text_of(n) for d, n in enumerate(shape)
             ]
             dtype, device = (torch.int64, torch.device("cpu")) if like is None else (like.dtype, like.device)
-            texts.append(["tensor", sizes, text_of(dtype), text_of(device), order])
+            texts.append(["tensor", sizes, named(dtype), named(device), order])
         if name == "_pad_packed_sequence" and found[1][0][0] is packed.UNKNOWN:
             texts[1][1][0] = texts[0][1][0 if self.args[2] else 1]
         what = json.dumps({**self.written, "results": ["tuple", *texts] if len(texts) > 1 else texts[0]})
@@ -250,13 +245,14 @@ class _Call:
 
     # ---- arguments ----
 
-    def _text(self, value: Any) -> Any:
+    def text_of(self, value: Any) -> Any:
+        """An argument as the operator reads it."""
         if value is None or type(value) in (bool, int, float, str):
             return value
         known = self.vm.foreign.of(value)
         if known is not None:
             self.foreign.append(known)
-            size = [self._text(n) for n in known.size]
+            size = [self.text_of(n) for n in known.size]
             return ["foreign", known.structure, size, [self._place(p) for p in known.parts]]
         if isinstance(value, Tensor):
             return ["tensor", self._place(value)]
@@ -270,11 +266,11 @@ class _Call:
         if isinstance(value, torch.ScriptObject):
             return ["object", self._handle(value)]
         if isinstance(value, torch.dtype | torch.layout | torch.device | torch.memory_format | torch.qscheme):
-            return ["constant", text_of(value)]
+            return ["constant", named(value)]
         if isinstance(value, tuple | list):
-            return ["tuple" if isinstance(value, tuple) else "list", *map(self._text, value)]
+            return ["tuple" if isinstance(value, tuple) else "list", *map(self.text_of, value)]
         if type(value) is slice:
-            return ["slice", *map(self._text, (value.start, value.stop, value.step))]
+            return ["slice", *map(self.text_of, (value.start, value.stop, value.step))]
         if value is ...:
             return ["ellipsis"]
         raise GraphBreak(f"{self.what} is given an object of type {type(value).__name__}")
@@ -290,18 +286,7 @@ class _Call:
         source = self.vm.user.source_of(value)
         if source is None:
             raise GraphBreak(f"{self.what} is given an object that capture has not seen")
-        where = Fetch(handle_of, source)
-        with real_tensors():
-            real = handle_of(value)
-        known = self.vm.user.by_real.get(id(real))
-        if known is None:
-            fake, info = self.vm.dynamic.tensor(real, where, True, False)
-            info.static = False
-            self.vm.out.add_input(info)
-            self.vm.user.arg_tensors.append(info)
-            self.vm.user.track(real, fake, where)
-        else:
-            fake = known.value
+        fake, real = handle_input(self.vm, value, source)
         place = self._place(fake)
         self.objects[place] = real
         return place

@@ -61,14 +61,16 @@ def pattern(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, fi
     return torch.full(shape, fill, dtype=dtype, device=device)
 
 
-def put_together(structure: tuple[Any, ...], size: tuple[int, ...], device: torch.device) -> Tensor:
-    """A real foreign tensor of this structure."""
+def put_together(
+    structure: tuple[Any, ...], size: tuple[int, ...], device: torch.device, numbers: tuple[float, int] = (1.0, 1)
+) -> Tensor:
+    """A real foreign tensor of this structure; `numbers`: scale and zero point, where calls differ in them."""
     kind, dtype, *rest = structure
     dtype = getattr(torch, dtype.partition(".")[2])
     if kind == "quantized":
         floats = pattern(size, torch.float32, device, 0)
         if rest[0] is None:
-            scale, zero = rest[1] or (1.0, 1)
+            scale, zero = rest[1] or numbers
             return torch.quantize_per_tensor(floats, scale, zero, dtype)
         channels = size[rest[0]]
         scales = torch.ones(channels, dtype=torch.float64, device=device)

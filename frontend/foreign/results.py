@@ -15,7 +15,7 @@ from ..errors import GraphBreak, UserRaise
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
 from ..torch_private.foreign.parts import is_foreign, parts_of, structure_of, text_of, with_numbers
-from ..torch_private.foreign.plans import called
+from ..torch_private.foreign.plans import called, called_writing
 from ..values.kinds import isinstance
 from .examples import Assignment, number, pattern, put_together
 from .tensors import Foreign, stand_in
@@ -30,6 +30,9 @@ class Try:
 
     def __init__(self, call: Any, given: Assignment, values: int = 3) -> None:
         self.given, self.values = given, values
+        # Of a call that writes: the parts of its first argument that are still where they were, and those that are as they were.
+        self.kept: list[bool] = []
+        self.unchanged: list[bool] = []
         errors: list[Exception] = []
         with real_tensors(), torch.no_grad(), call.vm.overrides.left(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -53,13 +56,19 @@ class Try:
         self.tensors = [self._tensor(call, place, fill) for place in range(len(call.tensors))]
         for known in call.foreign:
             size = tuple(number(n, self.given) for n in known.size)
-            parts = parts_of(put_together(known.structure, size, known.example.device), known.structure)
+            numbers = (1.0, 1) if self.values == 3 else (0.5, 2)
+            parts = parts_of(put_together(known.structure, size, known.example.device, numbers), known.structure)
             for part, real in zip(known.parts, parts, strict=True):
                 place = next(k for k, t in enumerate(call.tensors) if t is part)
                 self.tensors[place] = real
         sizes = [number(n, self.given) for n in call.sizes]
         before = [t._version for t in self.tensors]
-        self.result, self.foreign = called(json.dumps({**call.written, "results": ["list"]}), self.tensors, sizes)
+        text = json.dumps({**call.written, "results": ["list"]})
+        if call.writes:
+            self.result, self.foreign, *seen = called_writing(text, self.tensors, sizes)
+            self.kept, self.unchanged = seen
+        else:
+            self.result, self.foreign = called(text, self.tensors, sizes)
         if [t._version for t in self.tensors] != before:
             raise GraphBreak(f"{call.what} writes to its argument")
 
@@ -90,7 +99,7 @@ class Planner:
         """Text and recipe of one result, of which each try has given one of `values`."""
         value = values[0]
         if isinstance(value, Tensor) and is_foreign(value):
-            if (same := self._argument(values)) is not None:
+            if not self.call.writes and (same := self._argument(values)) is not None:
                 return same
             return self._foreign(values)
         if isinstance(value, Tensor):
@@ -131,15 +140,16 @@ class Planner:
         places: list[int | None] = []
         for at in range(len(found[0])):
             each = [parts[at] for parts in found]
-            place = self._place(each)
+            place = self._place(each) if not self._is_unchanged(at) else self._of_first(at)
             if place is None and self._shares(each):
                 raise GraphBreak(f"{self.what} gives a tensor that shares memory with its argument")
             places.append(place)
             self.kept += place is not None
             self.made += place is None
-            texts.append(
-                None if place is not None else self._tensor(each, self._part_sizes(structure, at, numbers, each, count))
-            )
+            sizes = None if place is not None else self._part_sizes(structure, at, numbers, each, count)
+            if place is None and self.call.writes and all(t.kept[at] for t in self.tries):
+                sizes = [self.call.text_of(n) for n in self.call.foreign[0].parts[at].shape]
+            texts.append(None if place is not None else self._tensor(each, sizes))
         example = values[0]
         shown = [t for t in self.tries[0].foreign if t.is_quantized]
         view = example.is_quantized and any(_memory(t) == _memory(example) for t in shown)
@@ -155,6 +165,17 @@ class Planner:
             return self.vm.foreign.add(made)  # type: ignore[no-any-return]
 
         return ["foreign", structure, size, texts], build
+
+    def _is_unchanged(self, at: int) -> bool:
+        """Whether a call that writes to a foreign tensor, and is given no other, leaves one of its parts as it is: its places."""
+        if not self.call.writes or len(self.call.foreign) != 1 or self.tries[0].result is not self.tries[0].foreign[0]:
+            return False
+        part = self.call.foreign[0].parts[at]
+        return not part.is_floating_point() and all(t.kept[at] and t.unchanged[at] for t in self.tries)
+
+    def _of_first(self, at: int) -> int:
+        part = self.call.foreign[0].parts[at]
+        return next(k for k, t in enumerate(self.call.tensors) if t is part)
 
     def _kept(self, part: Tensor) -> Tensor:
         """A part that is an argument's, without its history where the call leaves that."""

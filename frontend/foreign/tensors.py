@@ -6,7 +6,6 @@ or to `calls`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any
@@ -15,15 +14,27 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Unsupported
-from ..guards.source import Fetch, Item, Source
+from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
-from ..torch_private.foreign.parts import constant, is_foreign, noted, parts_of, structure_of, whole
+from ..torch_private.foreign.parts import is_foreign, noted, parts_of, structure_of, whole
+from ..torch_private.foreign.plans import handle_of
 from ..torch_private.functions import as_class
+from ..torch_private.guards import tensor_guards
 from ..values.kinds import tensors_in
 from . import examples
 
-__all__ = ["Foreign", "Foreigners", "given_out", "is_taken", "of_class", "stand_in", "taken_in"]
+__all__ = [
+    "Foreign",
+    "Foreigners",
+    "given_out",
+    "handle_input",
+    "is_taken",
+    "of_class",
+    "put_together",
+    "stand_in",
+    "taken_in",
+]
 
 
 @dataclass
@@ -38,6 +49,10 @@ class Foreign:
     source: Source | None = None
     view: bool = False  # whether eager's has the memory of another one
     rooted: bool = False  # whether gradients go through it to a foreign tensor of the caller's
+    replaced: bool = False  # whether one of the caller's gets other parts behind the graph
+    opened: bool = (
+        False  # whether the program has asked for what no node of the graph tells of: how many values there are
+    )
 
     @property
     def kind(self) -> str:
@@ -102,10 +117,6 @@ def _is_like(value: Tensor) -> bool:
     return not gradients and not value.is_conj() and not value.is_neg() and not value._is_view()
 
 
-def _size_of(value: Tensor) -> tuple[int, ...]:
-    return tuple(value.shape)
-
-
 def _facts_of(value: Any) -> Any:
     """What guards ask of a foreign tensor beside the sizes and its parts."""
     if type(value) not in (Tensor, nn.Parameter) or not _is_like(value):
@@ -114,33 +125,31 @@ def _facts_of(value: Any) -> Any:
 
 
 class _Facts:
-    """The guard that a foreign tensor is as one was, but for its sizes and parts."""
+    """The guard that a foreign tensor is as one was, but for its sizes and parts.
 
-    def __init__(self, facts: Any) -> None:
-        self.facts = facts
-        self.quick = _of_rows(facts) if facts[1][0] in ("torch.sparse_csr", "torch.sparse_csc") else None
+    torch's own check, in C++, sees the class, the dtype, the device, the dispatch keys (of which the kind of the layout, conjugates and
+    inference mode are) and the number of dimensions. What else there is to know is asked one by one.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        self.facts = _facts_of(value)
+        structure, leaf = self.facts[1], self.facts[-1]
+        any_size = [[None] * value.dim()]
+        check = tensor_guards([value], any_size, any_size).check
+        layout, rows = value.layout, structure[0] in ("torch.sparse_csr", "torch.sparse_csc")
+
+        def quick(given: Any) -> bool:
+            if not check(given) or given.layout is not layout or given.is_leaf is not leaf or given._is_view():
+                return False
+            return rows and rank == 2 or structure_of(given) == structure
+
+        rank = value.dim()
+        self.quick = quick
         self.__name__ = "facts"
 
     def __call__(self, value: Any) -> bool:
-        """Plain data of known types, which `==` tells apart."""
-        return bool(_facts_of(value) == self.facts) if self.quick is None else self.quick(value)
-
-
-def _of_rows(facts: Any) -> Callable[[Any], bool]:
-    """`_facts_of(value) == facts` for CSR and CSC, whose structure has no block: one question after the other, the first that differs ends it."""
-    kind, (layout, dtype, dense, _), rank, device, wanted, leaf = facts
-    layout, dtype = constant(layout), constant(dtype)
-
-    def same(value: Any) -> bool:
-        if type(value) is not kind or value.layout is not layout or value.dtype is not dtype:
-            return False
-        if value.requires_grad is not wanted or value.is_leaf is not leaf or value.device != device:
-            return False
-        if value.dense_dim() != dense or value.dim() != rank:
-            return False
-        return not (value._is_view() or value.is_conj() or value.is_neg())
-
-    return same
+        """Whether no question is answered otherwise."""
+        return self.quick(value)
 
 
 def _parts_with_gradients(value: Tensor) -> list[Tensor]:
@@ -153,9 +162,9 @@ def _parts_with_gradients(value: Tensor) -> list[Tensor]:
 def taken_in(vm: Interpreter, value: Tensor, source: Source) -> Tensor:
     """The stand-in for a foreign tensor of the caller's, whose parts are inputs of the graph."""
     with real_tensors():
-        reals, facts, structure = _parts_with_gradients(value), _facts_of(value), structure_of(value)
-    vm.guards.add("equals", Fetch(_Facts(facts), source), True)
-    sizes = Fetch(_size_of, source)
+        reals, structure, facts = _parts_with_gradients(value), structure_of(value), _Facts(value)
+    vm.guards.add("equals", Fetch(facts, source), True)
+    sizes = Attr(source, "shape")
     size = tuple(vm.user.wrap(n, Item(sizes, d)) for d, n in enumerate(value.shape))
     where = Fetch(_parts_with_gradients, source)
     parts = [_part(vm, part, Item(where, k)) for k, part in enumerate(reals)]
@@ -177,6 +186,22 @@ def _part(vm: Interpreter, part: Tensor, source: Source) -> Tensor:
     vm.user.arg_tensors.append(info)
     vm.user.track(part, fake, source)
     return fake
+
+
+def handle_input(vm: Interpreter, value: Any, source: Source) -> tuple[Tensor, Tensor]:
+    """The handle of an object as an input of the graph: fake and real."""
+    where = Fetch(handle_of, source)
+    with real_tensors():
+        real = handle_of(value)
+    known = vm.user.by_real.get(id(real))
+    if known is not None:
+        return known.value, real
+    fake, info = vm.dynamic.tensor(real, where, True, False)
+    info.static = False
+    vm.out.add_input(info)
+    vm.user.arg_tensors.append(info)
+    vm.user.track(real, fake, where)
+    return fake, real
 
 
 class Whole:
@@ -202,10 +227,15 @@ def given_out(residual: Any, known: Any) -> str:
         return residual.emit.fetch(known.source)  # type: ignore[no-any-return]
     if known.view:
         raise Unsupported(f"a view of a {known.kind} is given out")
+    return residual._fresh(known.stand_in, put_together(residual, known))  # type: ignore[no-any-return]
+
+
+def put_together(residual: Any, known: Foreign) -> str:
+    """The expression that makes one of its parts."""
     size = "".join(f"{residual.value(n)}, " for n in known.size)
     parts = ", ".join(map(residual.value, known.parts))
     whole = residual.emit.constant(Whole(known.structure), "whole")
-    return residual._fresh(known.stand_in, f"{whole}(({size}), {parts})")  # type: ignore[no-any-return]
+    return f"{whole}(({size}), {parts})"
 
 
 def of_class(residual: Any, tensor: Tensor, kind: type) -> str:

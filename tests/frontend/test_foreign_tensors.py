@@ -90,7 +90,7 @@ def quantized_view(x):
     return torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).reshape(2, 3)
 
 
-@program((t(6),), breaks="which writes to its argument")
+@program((t(6),))
 def quantized_written(x):
     q = torch.quantize_per_tensor(x, 0.1, 3, torch.quint8)
     q.copy_(x * 2)
@@ -100,13 +100,13 @@ def quantized_written(x):
 # ---- sparse ----
 
 
-@program(*((csr(4, 5, k=k), t(5, 2)) for k in (0, 1)), breaks="which writes to its argument")
+@program(*((csr(4, 5, k=k), t(5, 2)) for k in (0, 1)))
 def multiplied_in_place(a, d):
     a *= 2
     return a @ d, a.values()
 
 
-@program((coo(4, 5), t(5, 2)), breaks="which writes to its argument")
+@program((coo(4, 5), t(5, 2)))
 def added_in_place(a, d):
     b = a.clone()
     b += a
@@ -175,7 +175,7 @@ def values_written(a):
     return b.to_dense(), b
 
 
-@program((coo(3, 4),), breaks="which writes to its argument")
+@program((coo(3, 4),))
 def written(a):
     b = a.to_dense().to_sparse()
     b.mul_(3)
@@ -594,19 +594,17 @@ def _many() -> list[Any]:
 
 
 def test_the_quick_guard_asks_what_the_slow_one_asks() -> None:
-    """Of CSR and CSC tensors, one question after the other."""
     from intarsia.frontend.foreign.tensors import _Facts, _facts_of
 
-    values = _many()
-    quick = 0
+    values, taken = _many(), 0
     for one in values:
         if (facts := _facts_of(one)) is None:
             continue
-        guard = _Facts(facts)
-        quick += guard.quick is not None
+        taken += 1
+        guard = _Facts(one)
         for other in values:
             assert guard(other) == (_facts_of(other) == facts), (one, other)
-    assert quick > 8
+    assert taken > 12
 
 
 def test_a_quantized_tensor_of_the_callers_is_handed_to_its_call(monkeypatch: pytest.MonkeyPatch) -> None:

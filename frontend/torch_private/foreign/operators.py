@@ -53,10 +53,19 @@ def _run_directly(tensors: list[Tensor], sizes: list[int], what: str) -> list[Te
 
 def _own(part: Tensor, held: list[Tensor]) -> Tensor:
     """A result as one of an operator, which shares no memory with others."""
-    copied = part.requires_grad
-    for each in held:
-        copied = copied or _SHARES(part, each)
+    copied = part.requires_grad or _shares(part, held)
     return part.detach().clone(memory_format=torch.preserve_format) if copied else part
+
+
+def _shares(part: Tensor, held: list[Tensor]) -> bool:
+    """Whether a tensor shares memory with others; of tensors without any, torch is asked."""
+    memory = part.untyped_storage().data_ptr()
+    if memory == 0:
+        return any(_SHARES(part, each) for each in held)
+    for each in held:  # noqa: SIM110
+        if each.untyped_storage().data_ptr() == memory:
+            return True
+    return False
 
 
 _SHARES: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
@@ -79,7 +88,7 @@ def _like(tensors: list[Tensor], sizes: list[Any], what: str) -> list[Tensor]:
             if given[1] not in fresh:
                 fresh[given[1]] = torch.library.get_ctx().new_dynamic_size()
             return fresh[given[1]]
-        return read(given, [], sizes)
+        return read(given, sizes)
 
     made = []
     for planned in planned_in(plan_of(what).results):

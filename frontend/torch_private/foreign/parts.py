@@ -75,14 +75,19 @@ def parts_of(tensor: Tensor, structure: Any = None) -> list[Tensor]:
             return [tensor.int_repr()]
         if tensor.qscheme() is _PER_CHANNEL:
             return [tensor.int_repr(), tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
-        scale, zero = tensor.q_scale(), tensor.q_zero_point()
-        numbers = [torch.scalar_tensor(scale, dtype=torch.float64), torch.scalar_tensor(zero, dtype=torch.int64)]
-        return [tensor.int_repr(), *numbers]
+        return [tensor.int_repr(), _number(tensor.q_scale()).detach(), _number(tensor.q_zero_point()).detach()]
     if tensor.layout is torch.sparse_coo:
         known = tensor.is_coalesced()
         return [tensor.indices(), tensor.values()] if known else [tensor._indices(), tensor._values()]
     rows, columns = _COMPRESSED[tensor.layout]
     return [rows(tensor), columns(tensor), tensor.values()]
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _number(value: float) -> Tensor:
+    """A scale or a zero point, which nobody writes to."""
+    with torch.inference_mode(False):
+        return torch.scalar_tensor(value, dtype=torch.int64 if type(value) is int else torch.float64)
 
 
 def noted(tensor: Tensor, parts: list[Tensor]) -> list[Tensor]:
