@@ -40,12 +40,31 @@ def attention(vm: Interpreter, query: Any, key: Any, value: Any, *args: Any, **k
     given = [query, key, value]
     if not all(is_jagged(type(each)) for each in given) or not _is_plain(given, options):
         return NotImplemented
-    longest = []
-    for each in (query, key):
-        lengths = vm.out.call_method("diff", (vm.out.call_method("offsets", (each,), {}),), {})
-        most = vm.out.call_method("max", (lengths,), {})
-        longest.append(vm.materialize(vm.call_tensor_method(most, "item", (), {})))
-    return vm.out.call_function(rows_attend, (query, key, value, *longest, options.get("scale")), {})
+    lengths = [_lengths(vm, each) for each in (query, key)]
+    longest = [_read(vm, vm.out.call_method("max", (each,), {})) for each in lengths]
+    kept = _kept(vm, query, lengths, options["dropout_p"]) if options.get("dropout_p") else None
+    return vm.out.call_function(rows_attend, (query, key, value, *longest, options.get("scale"), kept), {})
+
+
+def _lengths(vm: Interpreter, rows: Any) -> Tensor:
+    return vm.out.call_method("diff", (vm.out.call_method("offsets", (rows,), {}),), {})  # type: ignore[no-any-return]
+
+
+def _read(vm: Interpreter, number: Tensor) -> Any:
+    return vm.materialize(vm.call_tensor_method(number, "item", (), {}))
+
+
+def _kept(vm: Interpreter, query: Any, lengths: list[Tensor], share: float) -> Tensor:
+    """Factors of all weights, row by row, of which dropout takes some away: eager draws for these in one call, and not for what fills up.
+
+    What eager does where a row is empty (some such calls are errors) is eager's own: a count below zero sends the call there.
+    """
+    counts = vm.out.call_method("mul", tuple(lengths), {})
+    total = vm.out.call_method("mul", (vm.out.call_method("sum", (counts,), {}), query.shape[1]), {})
+    some = vm.out.call_method("gt", (vm.out.call_method("min", (counts,), {}), 0), {})
+    count = _read(vm, vm.out.call_function(torch.where, (some, total, -1), {}))
+    ones = vm.out.call_function(torch.ones, (count,), {"dtype": query.dtype, "device": query.device})
+    return vm.out.call_function(torch.native_dropout, (ones, share, True), {})[0]  # type: ignore[no-any-return]
 
 
 _OPTIONS = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -54,7 +73,10 @@ _OPTIONS = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 def _is_plain(given: list[Any], options: dict[str, Any]) -> bool:
     """Whether eager would compute it by the mathematical kernel for nested tensors."""
     scale = options.get("scale")
-    if set(options) - set(_OPTIONS) or any(options.get(name) for name in ("dropout_p", "is_causal", "enable_gqa")):
+    if set(options) - set(_OPTIONS) or any(options.get(name) for name in ("is_causal", "enable_gqa")):
+        return False
+    share = options.get("dropout_p", 0.0)
+    if type(share) not in (int, float) or not 0 <= share <= 1:
         return False
     if options.get("attn_mask") is not None or type(scale) not in (NoneType, int, float) or not math_attention():
         return False
@@ -72,23 +94,34 @@ def _is_plain(given: list[Any], options: dict[str, Any]) -> bool:
     return all(each.transpose(1, 2).is_contiguous() for each in given)
 
 
-def rows_attend(query: Any, key: Any, value: Any, most_queries: Any, most_keys: Any, scale: Any) -> Any:
-    """The rows, filled up to the longest one, attend under a mask; what fills them up is left out again."""
-    queries, (keys, of_keys), values = (
-        _filled(query, most_queries)[0],
-        _filled(key, most_keys),
-        _filled(value, most_keys)[0],
-    )
+def rows_attend(
+    query: Any, key: Any, value: Any, most_queries: Any, most_keys: Any, scale: Any, kept: Tensor | None
+) -> Any:
+    """The rows, filled up to the longest one, attend under a mask; what fills them up is left out again. `kept`: see `_kept`."""
+    (queries, of_queries), (keys, of_keys) = _filled(query, most_queries), _filled(key, most_keys)
+    values = _filled(value, most_keys)[0]
     empty = of_keys == 0
     mask = (torch.arange(most_keys, device=keys.device) < of_keys[:, None]) | empty[:, None]
     factor = query.shape[3] ** -0.5 if scale is None else scale
     scores = (queries * factor) @ keys.transpose(-2, -1)
     weights = scores.masked_fill(~mask[:, None, None, :], -torch.inf).softmax(-1)
+    if kept is not None:
+        weights = weights * _in_place(kept, weights, of_queries, of_keys)
     found = (weights @ values).masked_fill(empty[:, None, None, None], 0.0).transpose(1, 2)
     offsets = query.offsets()
     places = torch.arange(query.values().shape[1], device=found.device)
     row = torch.searchsorted(offsets, places, right=True) - 1
     return again(query, found[row, places - offsets[row]])
+
+
+def _in_place(kept: Tensor, weights: Tensor, of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    """The factors where the weights of filled rows stand."""
+    _, heads, queries, keys = weights.shape
+    counts = of_queries * of_keys * heads
+    first, rows, columns = (n[:, None, None, None] for n in (counts.cumsum(0) - counts, of_queries, of_keys))
+    head, place, of = (torch.arange(n, device=kept.device) for n in (heads, queries, keys))
+    index = first + (head[:, None, None] * rows + place[:, None]) * columns + of
+    return torch.cat([kept, kept.new_zeros(1)])[index.clamp(max=kept.shape[0])]
 
 
 def _filled(rows: Any, most: Any) -> tuple[Tensor, Tensor]:

@@ -172,6 +172,34 @@ def test_what_eager_refuses(program, lengths):
     agree(found[1], found[0])
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_dropout_draws_what_eager_draws(grad):
+    """For the weights alone, not for what fills rows up; where a row is empty, eager says what happens, an error or not."""
+
+    def program(n, m):
+        found = F.scaled_dot_product_attention(heads(n), heads(m), heads(m), dropout_p=0.4).transpose(1, 2)
+        return found * torch.rand(1)
+
+    def account(call, lengths):
+        torch.manual_seed(sum(lengths[0]))
+        n, m = (
+            nested_tensor([torch.randn(k, 4) for k in each], layout=torch.jagged, requires_grad=grad)
+            for each in lengths
+        )
+        try:
+            made = call(n, m)
+            if grad:
+                made.values().sin().sum().backward()
+        except RuntimeError as error:
+            return str(error).splitlines()[0], torch.rand(1)
+        return [made.detach(), [t.grad for t in (n, m) if grad], torch.rand(1)]
+
+    function, log = compiled(program, number_backend)
+    for lengths in (((2, 3), (4, 1)), ((3, 1), (1, 5)), ((2, 2), (2, 2)), ((2, 0, 3), (2, 1, 3)), ((5, 4), (3, 2))):
+        agree(account(function, lengths), account(program, lengths))
+    assert not log.breaks
+
+
 def changed_row(n):
     n = n * 1
     rows = n.unbind()
