@@ -43,11 +43,14 @@ def eagers_error(
 
 
 def said_by_eager(
-    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST
+    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST, draws: bool = True
 ) -> Exception | None:
-    """The error of a call on zeros; None where there is none, or where it cannot be run. Nothing is guarded."""
+    """The error of a call on zeros; None where there is none, or where it cannot be run. Nothing is guarded.
+
+    `draws`: it may draw random numbers, whose generator is set back.
+    """
     try:
-        return _run(op, target, args, kwargs, _in_this_call, most)
+        return _run(op, target, args, kwargs, _in_this_call, most, draws)
     except _NotRun:
         return None
 
@@ -79,6 +82,7 @@ def _run(
     kwargs: Mapping[str, Any],
     number: Callable[[Any], Any],
     most: int = _MOST,
+    draws: bool = True,
 ) -> Exception | None:
     """The error of the call on zeros, of `most` bytes; `number` gives a number for what may be a symbol."""
     if not _is_torchs(target):
@@ -102,7 +106,7 @@ def _run(
     if sum(count * t.element_size() for count, t in zip(elements, fakes, strict=True)) > most:
         raise _NotRun
     states = [d for d in {t.device.index for t in fakes if t.device.type == "cuda"} if d is not None]
-    with real_tensors(), torch.random.fork_rng(states):
+    with real_tensors(), torch.random.fork_rng(states, enabled=draws):
         ahead = iter(zip(fakes, sizes, elements, strict=True))
         real = list[Any](numbers)
         for place in (k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)):

@@ -31,7 +31,12 @@ def check_types(
     op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: Sequence[Tensor]
 ) -> None:
     """Raise eager's error where it refuses the types of the tensors, or a number for them, in this call."""
-    if name in _TAKE_ALL or not any(_may_be_refused(name, t.dtype) for t in given) or not _is_known(target):
+    if (
+        name in _TAKE_ALL
+        or _DRAW.search(name)
+        or not any(_may_be_refused(name, t.dtype) for t in given)
+        or not _is_known(target)
+    ):
         return
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
     if any(
@@ -40,7 +45,7 @@ def check_types(
         return
     said = _said((op, target, len(args), tuple(kwargs), tuple(map(_kind, leaves))))
     if not said:
-        found = said_by_eager(op, target, args, kwargs, _MOST)
+        found = said_by_eager(op, target, args, kwargs, _MOST, draws=False)
         if isinstance(found, Warning):  # the program's filters make an error of it, in this call
             raise UserRaise(found)
         said.append(found)
@@ -90,6 +95,11 @@ _OF_LAPACK = {
     *("det", "logdet", "slogdet", "inverse", "pinverse", "qr", "svd", "cholesky", "cholesky_solve", "lu_solve"),
     *("cholesky_inverse", "lu_unpack", "triangular_solve", "geqrf", "ormqr", "orgqr", "matrix_exp", "cdist", "polar"),
 }
+# What may draw random numbers: another thread may draw meanwhile, so that the generator is not set back.
+_DRAW = re.compile(
+    "dropout|bernoulli|multinomial|normal|rand|rrelu|uniform|exponential|cauchy|geometric|poisson|binomial|gamma"
+    "|dirichlet|scaled_dot_product|lstm|gru|rnn"
+)
 _OF_INTEGERS = {"gcd", "gcd_", "lcm", "lcm_", "bincount"}
 # What moves elements, makes tensors, or asks for indices that fake tensors look at, too.
 _TAKE_ALL = {
