@@ -54,6 +54,7 @@ class Frame:
             "function",
             "globals",
             "ip",
+            "module",
             "names",
             "program",
             "result",
@@ -71,6 +72,7 @@ class Frame:
         self.stack: list[Any] = []
         self.program = disassemble(self.code)
         self.ip = 0
+        self.module: tuple[str, ...] | None = None  # what `module_stack` has found
         self.names: Any = None
         self.stored: dict[str, Any] | None = None  # what `locals()` gives, and `exec` stores in
         self.result: Any = None
@@ -107,21 +109,27 @@ class Frame:
         return self.program.instructions[min(max(self.ip - 1, 0), len(self.program.instructions) - 1)].line
 
 
-def module_stack(frames: Sequence[Frame], source_of: Callable[[Any], Any]) -> dict[str, tuple[str, str]]:
+def module_stack(frames: Sequence[Frame], source_of: Callable[[Any], Any]) -> dict[str, tuple[str, ...]]:
     """The modules whose code runs, outermost first: how the program calls each ("self.blocks.0") and its class, as torch's graphs keep them.
 
     One without a name in the program is left out.
     """
     found = {}
     for frame in frames:
-        own = frame.fast.get(frame.code.co_varnames[0]) if frame.code.co_argcount else None
-        kind = type(own)
-        if (
-            issubclass(kind, nn.Module) and (source := source_of(own)) is not None
-        ):  # asks nothing of the program's object
-            name = str(source.name())
-            found[name] = name, ".".join(type.__getattribute__(kind, word) for word in ("__module__", "__qualname__"))
+        if frame.module is None:
+            frame.module = _module_of(frame, source_of)
+        if frame.module:
+            found[frame.module[0]] = frame.module
     return found
+
+
+def _module_of(frame: Frame, source_of: Callable[[Any], Any]) -> tuple[str, ...]:
+    """Name and class of the module that a frame's function is given first; nothing where it is given none that has a name."""
+    own = frame.fast.get(frame.code.co_varnames[0]) if frame.code.co_argcount else None
+    kind = type(own)
+    if not issubclass(kind, nn.Module) or (source := source_of(own)) is None:  # asks nothing of the program's object
+        return ()
+    return str(source.name()), ".".join(type.__getattribute__(kind, word) for word in ("__module__", "__qualname__"))
 
 
 def whence(vm: Any) -> dict[str, Any]:
