@@ -334,7 +334,7 @@ class Dynamic:
 
     def may_be_late(self) -> bool:
         """Whether numbers and sizes may be symbols that only the running program knows."""
-        if not self.marks.floats or self.vm.inference or self.vm.out.inside:
+        if not self.marks.floats or self.vm.out.inside:
             return False
         self.vm.need_symbols()
         self._late = self._late or LateNumbers(self.vm)
