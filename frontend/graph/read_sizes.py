@@ -19,6 +19,7 @@ from ..torch_private.functions import OpOverload
 from ..torch_private.symbols import (
     hint_of,
     is_unknown,
+    most_of,
     no_longer_pending,
     same_size,
     scalar_outputs,
@@ -68,12 +69,14 @@ class ReadSizes:
             given = (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and not v.is_inference())
             return [tensor._version for tensor in given]
 
-        env = next((size.node.shape_env for _, _, size in self._shown.values()), None)
-        return with_sizes(partial(function, *args, **kwargs), env, versions, self.is_size)
+        return with_sizes(partial(function, *args, **kwargs), self._env(), versions, self.is_size)
 
     def presumed(self, expr: Any) -> bool | None:
-        """The truth of an expression of sizes that values decide, for all but 0 and 1; None where it is not one truth."""
-        return presumed(expr, self.is_size)
+        """The truth of an expression of sizes that values decide, as a program mostly means it; None where it is not one truth."""
+        return presumed(expr, self.is_size, self._env())
+
+    def _env(self) -> Any:
+        return next((size.node.shape_env for _, _, size in self._shown.values()), None)
 
     def note_part(self, tensor: Tensor, key: Any, part: Tensor) -> None:
         """`part` is `tensor[key]`."""
@@ -204,20 +207,25 @@ class ReadSizes:
         return node if dim is None else emit("call_method", "size", (node, dim), {}, size)
 
 
-def presumed(expr: Any, is_size: Callable[[Any], bool]) -> bool | None:
-    """The truth of an expression of sizes, for all but 0 and 1; None where it is not one truth."""
+def presumed(expr: Any, is_size: Callable[[Any], bool], env: Any) -> bool | None:
+    """The truth of an expression of sizes, for all but 0 and 1, or for 1 of those that are at most that; None where it is not one truth."""
     if not isinstance(expr, sympy.logic.boolalg.Boolean) or not expr.free_symbols:
         return None
     if not all(map(is_size, expr.free_symbols)):
         return None
-    many = expr.xreplace({s: 2 + sympy.Dummy(integer=True, nonnegative=True) for s in expr.free_symbols})
+
+    def meant(symbol: sympy.Symbol) -> sympy.Expr:
+        one = env is not None and most_of(env, symbol) == 1
+        return sympy.S.One if one else 2 + sympy.Dummy(integer=True, nonnegative=True)
+
+    many = expr.xreplace({symbol: meant(symbol) for symbol in expr.free_symbols})
     return bool(many) if many in (sympy.true, sympy.false) else None
 
 
 def with_sizes(
     call: Callable[[], Any], env: Any, state: Callable[[], Any], is_size: Callable[[Any], bool] = is_unknown
 ) -> Any:
-    """`call()`, an operator; what it asks of sizes that values decide is taken for granted where it is one truth for all but 0 and 1.
+    """`call()`, an operator; what it asks of sizes that values decide is taken for granted where `presumed` knows it.
 
     It is called again then, if `state()` says that the first time has changed nothing. Without an environment of symbols there are none.
     """
@@ -229,7 +237,7 @@ def with_sizes(
             return call()
         except data_dependent_errors() as error:
             asked = getattr(error, "cond", None)
-            known = presumed(asked, is_size)
+            known = presumed(asked, is_size, env)
             if known is None or state() != before:
                 raise
             torch._check(truth_in(env, asked if known else sympy.Not(asked)))

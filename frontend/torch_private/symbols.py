@@ -265,6 +265,12 @@ def none_pending(shape_env: Any) -> Iterator[None]:
         yield
 
 
+def most_of(shape_env: Any, symbol: Any) -> int | None:
+    """The largest value that a symbol may have, where one is known."""
+    known = shape_env.var_to_range.get(symbol)
+    return int(known.upper) if known is not None and known.upper.is_Integer else None
+
+
 def is_unknown(symbol: Any) -> bool:
     """Whether only the running program knows what a symbol is."""
     return str(symbol.name).startswith(("u", "zuf"))

@@ -133,6 +133,7 @@ class Sizes:
             return []
         if isinstance(expr, sympy.And):
             return [row for part in expr.args for row in self._relation(part)]
+        expr = _joined(expr)
         kind = type(expr)
         if kind not in _RELATIONS:
             raise ImportFailure(f"the program relies on {expr}, which cannot be asked of sizes")
@@ -194,6 +195,16 @@ def _own(size: Any) -> sympy.Symbol:
     while found in names:
         found = names[found]
     return found
+
+
+def _joined(expr: Any) -> Any:
+    """`a <= b` for `a == b or a < b`; any other relation as it is."""
+    if not isinstance(expr, sympy.Or) or len(expr.args) != 2:
+        return expr
+    equal, less = sorted(expr.args, key=lambda part: not isinstance(part, sympy.Eq))
+    strict = isinstance(less, sympy.StrictLessThan | sympy.StrictGreaterThan)
+    joins = isinstance(equal, sympy.Eq) and strict and set(equal.args) == set(less.args)
+    return sympy.Le(less.lts, less.gts) if joins else expr
 
 
 def _range(size: Any, expr: sympy.Symbol) -> tuple[int, int | None]:

@@ -202,6 +202,63 @@ def test_a_set_up_that_reads_values_breaks_the_graph(caplog):
     assert "graph break" in caplog.text and "depends on a tensor's values" in caplog.text
 
 
+KEPT = []
+SET_UPS = {
+    "first": lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+    "attribute": lambda ctx, inputs, output: setattr(ctx, "first", inputs[0]),
+    "computed": lambda ctx, inputs, output: setattr(ctx, "first", inputs[0] * 1),
+    "elsewhere": lambda ctx, inputs, output: KEPT.append(inputs[0]),
+    "result": lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output),
+}
+
+
+@pytest.mark.parametrize("written", ["nothing", "second", "result"])
+@pytest.mark.parametrize("kept", SET_UPS)
+def test_what_the_set_up_does_not_keep_may_be_written_to(kept, written, caplog):
+    @custom_op(f"formulas::{kept}_{written}", mutates_args=())
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * x + y
+
+    def backward(ctx, grad):
+        saved = ctx.saved_tensors
+        x = saved[0] if saved else ctx.first if hasattr(ctx, "first") else KEPT.pop()
+        if len(saved) == 2 and saved[1].sum().item() > 1e9:
+            return None, None
+        return grad * x * (2 if x.max().item() < 1e9 else 0), grad
+
+    scaled.register_fake(lambda x, y: torch.empty_like(x))
+    scaled.register_autograd(backward, setup_context=SET_UPS[kept])
+
+    def f(x, y):
+        a, b = x.sin(), y.cos()
+        c = scaled(a, b)
+        if written == "second":
+            b.add_(1)
+        if written == "result":
+            c.mul_(2)
+        return c.exp() + b
+
+    def run(call, seed):
+        torch.manual_seed(seed)
+        x, y = leaf(4, 3), leaf(4, 3)
+        try:
+            return torch.autograd.grad(call(x, y).sum(), (x, y))
+        except RuntimeError as error:
+            return [str(error)[:60]]
+
+    compiled = intarsia.compile(f, options={"on_error": "warn", "verify_each": False})
+    for seed in range(2):
+        expected, found = run(f, seed), run(compiled, seed)
+        KEPT.clear()
+        if isinstance(expected[0], str):
+            assert found == expected
+        else:
+            torch.testing.assert_close(found, expected)
+    whole = kept in ("first", "attribute") or written == "nothing" or (kept, written) == ("result", "second")
+    if whole and kept != "elsewhere":
+        assert intarsia.counters()["fallbacks"] == 0
+
+
 def test_sizes_that_change():
     def f(x):
         return alone(x * x.shape[0]) + 1

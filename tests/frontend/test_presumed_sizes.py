@@ -110,7 +110,28 @@ def counted_kinds(x: Tensor) -> Any:
     return [part.sum() * W for part in parts], counts
 
 
+def one_at_most_of_one(x: Tensor) -> Any:
+    """A size that is 0 or 1 is presumed to be 1."""
+    first = x[:1]
+    y = (first[first[:, 0] < 0] * W).contiguous()
+    z = y.view(len(y) * 3).roll(1, 0)
+    if len(y) == 1:
+        return z, y.diff(dim=0), F.pad(y, (1, 1))
+    return z.sum() * 2
+
+
+def both_of_few(x: Tensor) -> Any:
+    """Of two such sizes one is presumed to be 1, the other to be more."""
+    first, rest = x[:1], x[1:]
+    a, b = first[first[:, 0] < 0] * W, rest[rest[:, 1] > -0.5] * W
+    if len(a) < len(b):
+        return torch.cat([a, b]).std(0)
+    return a.sum() + b.sum()
+
+
 FUNCTIONS = [
+    one_at_most_of_one,
+    both_of_few,
     asked_again,
     asked_behind_a_sum,
     counted_kinds,
@@ -162,7 +183,15 @@ def test_as_eager(function: Any) -> None:
 
 
 def test_compiled() -> None:
-    for function in (nothing_found, fails_on_nothing, all_of_several, of_operators, asked_again, counted_kinds):
+    for function in (
+        nothing_found,
+        one_at_most_of_one,
+        both_of_few,
+        all_of_several,
+        of_operators,
+        asked_again,
+        counted_kinds,
+    ):
         fast = intarsia.compile(function)
         for x in CALLS:
             found, wanted = outcome(fast, x), outcome(function, x)

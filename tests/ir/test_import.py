@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sympy
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
@@ -16,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.fx.importer import Imported, ImportFailure, import_fx, user_line
+from intarsia.ir.fx.sizes import _joined
 from intarsia.ir.interpreter.run import main_function, run_user
 from intarsia.ir.syntax import location_of
 from intarsia.ir.text import parse_module, print_module
@@ -206,3 +208,11 @@ def test_numbers_from_tensors_are_refused() -> None:
     call.meta["val"] = 1.0
     with pytest.raises(ImportFailure, match=r"makes a number from a tensor's values \(user.py:9\)"):
         import_fx(graph)
+
+
+def test_equal_or_less_is_one_relation():
+    a, b, c = sympy.symbols("a b c", integer=True)
+    for less in (a < b, b < a, b > a):
+        assert _joined(sympy.Or(sympy.Eq(a, b), less, evaluate=False)) == sympy.Le(less.lts, less.gts)
+    for other in (sympy.Or(sympy.Eq(a, b), a < c), sympy.Or(a < b, b < c), sympy.Or(sympy.Ne(a, b), a < c), a < b):
+        assert _joined(other) is other

@@ -2,7 +2,8 @@
 
 `torch.library.register_autograd` takes any Python for an operator's backward. AOTAutograd traces it with fake tensors, which have no
 values for `offsets.tolist()`. Such a formula is then run as it is, by `backward(tensors, given, arriving, what)`: it sets up the formula's
-context from the forward operator's inputs and outputs, which are saved for it, and calls it with the gradients that arrive.
+context from the forward operator's inputs and outputs and calls it with the gradients that arrive. Those that the set-up keeps are saved
+for it; of the others it gets tensors that look like them, so that a program may write to them, as in eager.
 The rest of both graphs is compiled as always.
 
 Tried with torch 2.11 and 2.13: `torch._library.custom_ops.OPDEFS`, and `_backward_fn` and `_setup_context_fn` of what stands there.
@@ -11,6 +12,7 @@ Tried with torch 2.11 and 2.13: `torch._library.custom_ops.OPDEFS`, and `_backwa
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,6 +32,7 @@ __all__ = ["with_opaque_formulas"]
 NAMESPACE = "intarsia_custom"
 _LIBRARY: list[torch.library.Library] = []  # a Library takes its operators away when it is collected
 _PLAIN = (bool, int, float, str, type(None))  # what JSON holds; a tensor or size is a dict with its place
+_KNOWN = (*_PLAIN, torch.SymInt, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def with_opaque_formulas(graph: fx.Graph, env: Any, trace: Callable[[], Any]) -> Any:
@@ -131,18 +134,23 @@ def _definition(name: str) -> Any:
 
 
 def _saving(name: str, set_up: Any) -> Any:
-    """The set-up that saves all that the formula's own may want, and marks what that marks.
+    """The set-up that saves what the formula's own keeps, and marks what that marks.
 
     Where the formula's own needs values, too, nobody knows what it marks: its error is that of the trace.
     """
 
     def saved(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
-        _set_up(set_up, _Context(ctx.needs_input_grad, ctx), inputs, output, keyword_only_inputs)
         leaves, structure = pytree.tree_flatten((inputs, output, keyword_only_inputs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        held = [*map(sys.getrefcount, leaves)]
+        kept = _Context(ctx.needs_input_grad, ctx)
+        _set_up(set_up, kept, inputs, output, keyword_only_inputs)
+        read = kept.read_of(leaves)
+        del kept
+        if [*map(sys.getrefcount, leaves)] != held:  # it keeps some elsewhere
+            read = None
+        text, tensors, ctx.intarsia_sizes = _as_text(leaves, read)
         ctx.save_for_backward(*tensors)
-        ctx.intarsia_sizes = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
-        ctx.intarsia_what = name, _as_text(leaves), structure, inputs
+        ctx.intarsia_what = name, text, structure, inputs
         ctx.intarsia_grads = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves(inputs)]
 
     return saved
@@ -154,25 +162,40 @@ def _set_up(function: Any, ctx: Any, inputs: Any, output: Any, keywords: Any) ->
         function(ctx=ctx, **named)
 
 
-def _as_text(leaves: Sequence[Any]) -> list[Any]:
-    """Tensors and sizes by their places among those; numbers and texts as they are; types, devices and layouts by name."""
-    counts, made = {"tensor": 0, "size": 0}, list[Any]()
-    for leaf in leaves:
-        kind = "tensor" if isinstance(leaf, Tensor) else "size" if isinstance(leaf, torch.SymInt) else None
-        if kind is not None:
-            made.append({kind: counts[kind]})
-            counts[kind] += 1
-        elif isinstance(leaf, torch.dtype | torch.layout | torch.memory_format):
-            made.append({"torch": str(leaf).removeprefix("torch.")})
-        elif isinstance(leaf, torch.device):
-            made.append({"device": str(leaf)})
-        elif type(leaf) in _PLAIN:
-            made.append(leaf)
-        else:
-            raise NotImplementedError(
-                f"a custom operator's argument of type {type(leaf).__name__} in a backward that reads values"
-            )
-    return made
+def _as_text(leaves: Sequence[Any], read: set[int] | None) -> tuple[list[Any], list[Tensor], list[Any]]:
+    """What stands for the leaves, and the tensors and sizes that it names by their places.
+
+    Numbers and texts stand for themselves; types, devices and layouts by name; tensors that are not in `read` (None: all are) by how they
+    look.
+    """
+    tensors, sizes = list[Tensor](), list[Any]()
+
+    def size(number: Any) -> Any:
+        if not isinstance(number, torch.SymInt):
+            return int(number)
+        sizes.append(number)
+        return {"size": len(sizes) - 1}
+
+    def text(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and read is not None and id(leaf) not in read and leaf.layout == torch.strided:
+            shape, strides = [*map(size, leaf.shape)], [*map(size, leaf.stride())]
+            return {"like": [shape, strides, text(leaf.dtype), text(leaf.device)]}
+        if isinstance(leaf, Tensor):
+            tensors.append(leaf)
+            return {"tensor": len(tensors) - 1}
+        if isinstance(leaf, torch.SymInt):
+            return size(leaf)
+        if isinstance(leaf, torch.dtype | torch.layout | torch.memory_format):
+            return {"torch": str(leaf).removeprefix("torch.")}
+        if isinstance(leaf, torch.device):
+            return {"device": str(leaf)}
+        if type(leaf) in _PLAIN:
+            return leaf
+        raise NotImplementedError(
+            f"a custom operator's argument of type {type(leaf).__name__} in a backward that reads values"
+        )
+
+    return [text(leaf) for leaf in leaves], tensors, sizes
 
 
 def _called(ctx: Any, *grads: Any) -> Any:
@@ -208,6 +231,15 @@ class _Context:
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
+
+    def read_of(self, leaves: Sequence[Any]) -> set[int] | None:
+        """The identities of the tensors among `leaves` that are kept here; None where something else is that may come of any."""
+        there = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+        held = {name: value for name, value in vars(self).items() if name not in ("needs_input_grad", "_traced")}
+        kept = pytree.tree_leaves(held)
+        tensors = {id(leaf) for leaf in kept if isinstance(leaf, Tensor)}
+        others = (leaf for leaf in kept if not isinstance(leaf, Tensor))
+        return tensors if tensors <= there and all(type(leaf) in _KNOWN for leaf in others) else None
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
         if self._traced is not None:
@@ -273,6 +305,10 @@ def _read(leaf: Any, tensors: list[Tensor], sizes: list[int]) -> Any:
         return tensors[value]
     if kind == "size":
         return sizes[value]
+    if kind == "like":
+        shape, strides = ([_read(number, tensors, sizes) for number in numbers] for numbers in value[:2])
+        dtype, device = (_read(part, tensors, sizes) for part in value[2:])
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return torch.device(value) if kind == "device" else getattr(torch, value)
 
 
