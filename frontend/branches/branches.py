@@ -35,7 +35,7 @@ from .flow import join_of
 from .loop_shape import Shape
 from .loops import Loops
 from .selects import Choices, gate, pieces_of, taken, unequal, why_not, with_nodes
-from .sides import LEAVES, STAYS, Plan, Prevented, number_kind, run_side
+from .sides import LEAVES, STAYS, SUSPENDS, Plan, Prevented, number_kind, run_side
 from .truths import as_tensor, number_in, presumed, tensor_of_truth
 
 __all__ = ["Branches"]
@@ -189,7 +189,7 @@ class Branches:
     def _loop(self, vm: Interpreter, frame: Frame, shape: Shape, predicate: Tensor) -> str | None:
         """The loop whose condition the jump asks for, then the way out of it."""
         index = frame.ip - 1
-        if is_composite(predicate) or not vm.out.is_known(predicate) or frame.code.co_flags & 0xA0:
+        if is_composite(predicate) or not vm.out.is_known(predicate) or frame.code.co_flags & SUSPENDS:
             raise Prevented("")
         ended, way = self.loops.run(vm, frame, shape, predicate)
         ended.put(frame)
@@ -216,7 +216,7 @@ class Branches:
             joins is None
             or vm.out.inside
             or may_be_dropped(vm)
-            or frame.code.co_flags & 0xA0
+            or frame.code.co_flags & SUSPENDS
             or is_composite(predicate)
         ):
             raise Prevented("")

@@ -7,6 +7,7 @@ other side, or the program, could see. Which instructions and calls do more is k
 from __future__ import annotations
 
 import builtins
+import inspect
 import logging
 import operator
 import types
@@ -35,10 +36,23 @@ from ..values.lazy import Unread
 from ..values.tensor import TensorMethod
 from .truths import as_tensor, number_in
 
-__all__ = ["LEAVES", "STAYS", "Ended", "Path", "Plan", "Prevented", "named", "number_kind", "run_side", "shown"]
+__all__ = [
+    "LEAVES",
+    "STAYS",
+    "SUSPENDS",
+    "Ended",
+    "Path",
+    "Plan",
+    "Prevented",
+    "named",
+    "number_kind",
+    "run_side",
+    "shown",
+]
 
 Path = tuple[Any, ...]
 STAYS, LEAVES = -1, -2
+SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE  # flags of code whose frames are left in the middle
 
 _ALLOWED = frozenset(
     """

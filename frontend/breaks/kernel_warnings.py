@@ -31,20 +31,20 @@ def warn_of_gradient(tensor: Tensor) -> None:
     """Warn where the program reads `.grad` of a tensor that is no leaf and does not keep it."""
     if not tensor.requires_grad or tensor.is_leaf or tensor.retains_grad:
         return
-    with real_tensors(), torch.enable_grad():
-        try:
-            _ = (torch.zeros((), requires_grad=True) + 0).grad
-        except Warning as error:
-            raise UserRaise(error) from None
+    _warned(lambda: (torch.zeros((), requires_grad=True) + 0).grad)
 
 
 def warn_of_scalar(tensor: Tensor) -> None:
     """Warn where Python's float of a tensor that takes gradients is asked for."""
-    if not tensor.requires_grad:
-        return
+    if tensor.requires_grad:
+        _warned(lambda: float(torch.zeros((), requires_grad=True)))
+
+
+def _warned(call: Callable[[], object]) -> None:
+    """Run what warns; raises the warning where the program's filters make it an error."""
     with real_tensors(), torch.enable_grad():
         try:
-            float(torch.zeros((), requires_grad=True))
+            call()
         except Warning as error:
             raise UserRaise(error) from None
 

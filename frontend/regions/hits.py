@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from ..branches.selects import pieces_of, unequal
-from ..branches.sides import Ended, Plan, Prevented, Side, named, run_side
+from ..branches.selects import name_of, pieces_of, unequal
+from ..branches.sides import SUSPENDS, Ended, Plan, Prevented, Side, named, run_side
 from ..bytecode.closing import may_be_dropped
 from ..entry.nature import may_draw
 from ..errors import GraphBreak, Refused
@@ -57,16 +57,15 @@ class Hits:
         if vm.side is not None or vm.out.inside or vm.exporting or not vm.out.is_known(tensor) or is_composite(tensor):
             return None
         node, ahead = vm.out.node(tensor), frame.program.instructions[frame.ip]
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         mask = node.args[0] if node.args else None
         given = mask.meta.get("example_value") if isinstance(mask, fx.Node) else None
-        if name not in _FINDS or len(node.args) != 1 or node.kwargs or not isinstance(given, Tensor):
+        if name_of(node) not in _FINDS or len(node.args) != 1 or node.kwargs or not isinstance(given, Tensor):
             return None
         if given.dim() != 1 or type(given.shape[0]) is not int or given.shape[0] > _MOST or ahead.op != "FOR_ITER":
             return None
         if vm.out.has_written(tensor) or vm.out.has_written(given) or not vm.out.is_known(given):
             return None
-        if frame.code.co_flags & 0xA0 or may_be_dropped(vm) or vm.overrides.concern((tensor,)):
+        if frame.code.co_flags & SUSPENDS or may_be_dropped(vm) or vm.overrides.concern((tensor,)):
             return None
         tracked = torch.is_grad_enabled() and any(info.requires_grad for info in vm.out.used)
         if (reason := self.refused or (_WITH_GRADIENTS if tracked else None)) is not None:
