@@ -19,7 +19,7 @@ from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..torch_private.symbols import hint_of
 from ..values.kinds import SYMBOLIC, isinstance
 
-__all__ = ["eagers_error", "said_by_eager"]
+__all__ = ["NotRun", "asked_of_eager", "eagers_error", "said_by_eager"]
 
 _MOST = 1 << 26  # bytes of all tensors; more than that is not made for a message
 
@@ -34,7 +34,7 @@ def eagers_error(
         return UserRaise(error)
     try:
         found = _run(op, target, args, kwargs, _number)
-    except _NotRun:
+    except NotRun:
         return UserRaise(error)
     if found is not None:
         return UserRaise(found)
@@ -42,17 +42,22 @@ def eagers_error(
     return GraphBreak(f"eager carries out a call that only fake tensors refuse: {said}")
 
 
-def said_by_eager(
-    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int = _MOST, draws: bool = True
+def said_by_eager(op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
+    """The error of a call on zeros; None where there is none, or where it cannot be run. Nothing is guarded."""
+    try:
+        return asked_of_eager(op, target, args, kwargs, _MOST, draws=True)
+    except NotRun:
+        return None
+
+
+def asked_of_eager(
+    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int, draws: bool
 ) -> Exception | None:
-    """The error of a call on zeros; None where there is none, or where it cannot be run. Nothing is guarded.
+    """The error of a call on zeros of `most` bytes, None where there is none. Raises NotRun where it cannot be run. Nothing is guarded.
 
     `draws`: it may draw random numbers, whose generator is set back.
     """
-    try:
-        return _run(op, target, args, kwargs, _in_this_call, most, draws)
-    except _NotRun:
-        return None
+    return _run(op, target, args, kwargs, _in_this_call, most, draws)
 
 
 def _in_this_call(leaf: Any) -> Any:
@@ -61,7 +66,7 @@ def _in_this_call(leaf: Any) -> Any:
         return leaf
     number = hint_of(leaf)
     if number is None:
-        raise _NotRun
+        raise NotRun
     return number
 
 
@@ -71,7 +76,7 @@ _BY_AUTOGRAD = "is a view and is being modified inplace"
 _Laid = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, offset
 
 
-class _NotRun(Exception):
+class NotRun(Exception):
     """A call that is not made with real tensors."""
 
 
@@ -86,11 +91,11 @@ def _run(
 ) -> Exception | None:
     """The error of the call on zeros, of `most` bytes; `number` gives a number for what may be a symbol."""
     if not _is_torchs(target):
-        raise _NotRun
+        raise NotRun
     leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
     fakes = [t for t in leaves if isinstance(t, Tensor)]
     if any(type(t) is not FakeTensor or t.layout != torch.strided for t in fakes):
-        raise _NotRun
+        raise NotRun
 
     def plain(sizes: Sequence[Any]) -> tuple[int, ...]:
         return tuple(int(number(n)) for n in sizes)
@@ -101,10 +106,10 @@ def _run(
         for fake in fakes:
             sizes.append((plain(fake.shape), plain(fake.stride()), int(number(fake.storage_offset()))))
     except Exception:  # of sizes that values decide nothing is known
-        raise _NotRun from None
+        raise NotRun from None
     elements = [_elements(shape, strides, offset) for shape, strides, offset in sizes]
     if sum(count * t.element_size() for count, t in zip(elements, fakes, strict=True)) > most:
-        raise _NotRun
+        raise NotRun
     states = [d for d in {t.device.index for t in fakes if t.device.type == "cuda"} if d is not None]
     with real_tensors(), torch.random.fork_rng(states, enabled=draws):
         ahead = iter(zip(fakes, sizes, elements, strict=True))

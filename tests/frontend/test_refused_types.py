@@ -74,6 +74,17 @@ def test_refused_where_nobody_reads_the_result(dtype):
     assert refused or dtype == torch.float32
 
 
+def test_a_call_too_large_to_ask_says_nothing_of_others():
+    def unread(x):
+        x.var(1, correction=3)  # a kind of call that no other test has
+        return x + 1
+
+    outcome(intarsia.compile(unread), torch.ones(1100, 1100, dtype=torch.int32))
+    small = torch.ones(4, 4, dtype=torch.int32)
+    assert outcome(intarsia.compile(unread), small) == outcome(unread, small)
+    assert outcome(unread, small)[0] is RuntimeError
+
+
 def test_generators_are_not_drawn_from():
     def drawn(x, generator):
         return torch.bernoulli(x, generator=generator) + x.to(torch.bool).to(torch.uint8).bernoulli_(
