@@ -108,7 +108,13 @@ _WRITES_ROWS = frozenset(
     ["index_add_", "index_copy_", "index_fill_", "index_put_", "scatter_", "scatter_add_", "scatter_reduce_"]
 )
 # Python functions of torch's that have rules, and only answer.
-_ANSWERS = (torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_compiling, torch.is_tensor)
+_ANSWERS = (
+    inspect.getmro,
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch.compiler.is_compiling,
+    torch.is_tensor,
+)
 _FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -484,6 +490,10 @@ class Plan:
         if kind is type(b) and kind in (tuple, list) and len(a) == len(b) and not {id(a), id(b)} & self.known:
             items = [self._value(x, y, (*path, k)) for k, (x, y) in enumerate(zip(a, b, strict=True))]
             return lambda chosen: kind([item(chosen) for item in items])
+        if kind is type(b) is dict and indistinguishable([*a], [*b]) and not {id(a), id(b)} & self.known:
+            values = {key: self._value(a[key], b[key], (*path, key)) for key in a if is_constant(key)}
+            if len(values) == len(a):
+                return lambda chosen: {key: value(chosen) for key, value in values.items()}
         raise Prevented(f"{named(path)} is {shown(a)} on one side and {shown(b)} on the other")
 
     def _chosen(self, path: Path, kind: type) -> Any:

@@ -116,7 +116,7 @@ class SymbolicInterpreter:
         self.splits = False  # whether the capture may end at a graph break
         self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
         self.gradients = Inside()
-        self.checks, self.told, self.texts, self.addresses = Checks(), Told(), Texts(), Addresses(self)
+        self.checks, self.told, self.texts, self.addresses = Checks(), Told(), Texts(self), Addresses(self)
         self.branches, self.foreign = Branches(), foreigners(self)
         self.side: Side | None = None  # of a branch that is being run
         self.steps_of = steps_of

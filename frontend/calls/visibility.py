@@ -31,7 +31,7 @@ from ..values.constant import is_constant, is_single
 from ..values.container import compares_fields
 from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 from ..values.object import find_method
-from ..values.text import Text
+from ..values.text import Text, looked_at
 
 __all__ = [
     "check_key",
@@ -115,7 +115,9 @@ def _items_of(vm: Interpreter, value: Any) -> Any:
 
 def check_text(vm: Interpreter, value: Any, depth: int = 0) -> None:
     """Before C code writes a value as text: tensors have no values yet, and exceptions of the caller's are guarded."""
-    if isinstance(value, Tensor) or type(value) is Text:
+    if type(value) is Text:
+        raise looked_at(vm)
+    if isinstance(value, Tensor):
         raise GraphBreak("a tensor is printed or formatted")
     if isinstance(value, BaseException):
         more = isinstance(value, OSError | SyntaxError | UnicodeError | ImportError | BaseExceptionGroup)

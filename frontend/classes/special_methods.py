@@ -24,7 +24,7 @@ from ..values import object as objects
 from ..values.function import trampoline
 from ..values.identity import Identity
 from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE
-from ..values.text import LOOKED_AT, Text
+from ..values.text import Text, looked_at
 from .inert_calls import is_inert
 
 __all__ = ["SPECIAL", "SpecialMethods"]
@@ -233,7 +233,7 @@ class SpecialMethods:
 def _plain(name: str, result: Any) -> Any:
     """A result that C code takes for a number, as the number that it is; text that is made later is none for it."""
     if type(result) is Text:
-        raise GraphBreak(LOOKED_AT)
+        raise looked_at(result.vm)
     if name == "__hash__" and type(result) is Identity:
         return hash(result)
     if name in _NUMBERS and isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):

@@ -39,6 +39,7 @@ __all__ = ["foreigners", "load"]
 # Functions and methods that make foreign tensors of plain ones, and those on packed sequences, whose sizes values decide.
 _MAKE = ("to_sparse", "quantize_per_", "sparse_", "_sparse_coo", "_sparse_csr", "_make_per_", "sparse_compressed")
 _QUANTIZED = "quantized"
+_OF_OBJECTS = ("quantized.", "aten.quantized_lstm", "aten.quantized_gru")  # operators that take packed weights
 
 _ANSWERS = frozenset(  # what follows from the structure
     """
@@ -81,7 +82,7 @@ def _concerns(vm: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[
     if vm.foreign.among((args, kwargs)):
         return True
     if isinstance(target, OpOverload | OpOverloadPacket):
-        return str(target).startswith("quantized.")
+        return str(target).startswith(_OF_OBJECTS)
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     return name.startswith(_MAKE) and not name.endswith("_") or packed.is_packed(name, args) and not kwargs
 

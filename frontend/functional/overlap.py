@@ -72,15 +72,20 @@ def _in_step(func: OpOverload) -> bool:
 
 def _is_in_order(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Whether all sizes are numbers, or as values say, and the elements follow each other without gaps: the common case, known at once."""
-    step = 1
+    step = wide = 1
     for n, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if type(n) is int and type(stride) is int and hint_of(step) is not None:
             if n != 1 and stride != step:
                 return False
-        elif hint_of(n) is not None or not same_size(stride, step):
+        elif hint_of(n) is not None or not (same_size(stride, step) or same_size(stride, wide)):
             return _is_dense(sizes, strides)
-        step *= n
+        step, wide = step * n, wide * _at_least_one(n)
     return True
+
+
+def _at_least_one(size: Any) -> Any:
+    """A size as it counts in strides that torch computes: without elements, no element lies anywhere."""
+    return max(size, 1) if type(size) is int else torch.sym_max(size, 1)
 
 
 def _is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:

@@ -1,5 +1,7 @@
 """Text that tensors' values are part of: f-strings, `str`, `%`, `format`, `join` of tensors and of numbers that are read of them.
 
+Of symbolic sizes, too: text of them that is more than a message which is never shown is text of the numbers that they are in this call.
+
 Such text is a stand-in that remembers which function of which values gives it. The values are copies, made in the graph where the program
 makes the text, so that later writes do not show; a copy that nobody asks for costs nothing. Where the text leaves the graph (a result, an
 attribute, a log message, a break) it is made behind it. What looks into it before, breaks the graph there. An error message that is never
@@ -30,16 +32,17 @@ from .constant import is_constant
 from .kinds import SYMBOLIC, isinstance
 from .tensor import tensor_class
 
-__all__ = ["Text", "Texts", "copied", "guarded_repr", "is_late", "late_format", "late_text"]
+__all__ = ["Text", "Texts", "copied", "guarded_repr", "is_late", "late_format", "late_text", "looked_at"]
 
 FORMATTED = "a tensor is formatted"
-LOOKED_AT = f"{FORMATTED}, and the text is looked at"
+SIZE = "a size is formatted"
 _DEPTH = 4
 _TYPES: dict[type, tuple[Any, Any]] = {
     torch.SymInt: (0, 2**40),
     torch.SymFloat: (0.0, math.nan),
     torch.SymBool: (False, True),
 }
+_SIZES = (torch.SymInt, torch.SymFloat)
 # What gives text of text, and fails for no text.
 _METHODS = """
 capitalize casefold center expandtabs ljust lower lstrip removeprefix removesuffix replace rjust rstrip strip swapcase title upper zfill
@@ -73,16 +76,19 @@ class Text:
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(str, name):
-            raise _refusal()
+            raise looked_at(self.vm)
         raise AttributeError(f"'str' object has no attribute '{name}'")
 
 
-def _refusal() -> GraphBreak:
-    return GraphBreak(LOOKED_AT)
+def looked_at(vm: Interpreter) -> BaseException:
+    """What is raised where the program looks into such text: sizes in it are the numbers of this call then, which are guarded."""
+    if vm.texts.sizes and vm.texts.refused is None:
+        return Refused(SIZE, "texts")
+    return GraphBreak(f"{FORMATTED}, and the text is looked at")
 
 
-def _refuse(*_: Any, **__: Any) -> Any:
-    raise _refusal()
+def _refuse(text: Text, *others: Any, **__: Any) -> Any:
+    raise looked_at(text.vm)
 
 
 def _method(function: Any) -> Any:
@@ -99,16 +105,23 @@ for _name in (
 
 
 def is_late(vm: Interpreter, value: Any, depth: int = 0) -> bool:
-    """Whether a value, written as text, shows what only the running program knows."""
+    """Whether a value, written as text, shows what only the running program knows, or a size."""
     kind = type(value)
     if isinstance(value, Tensor) or kind is Text:
         return True
     if kind in SYMBOLIC:
-        return vm.dynamic.late(value) is not None or vm.out.read.is_read(value)
-    if depth < _DEPTH and kind in (list, tuple, dict):
+        return vm.dynamic.late(value) is not None or vm.out.read.is_read(value) or _may_be_hidden(vm, value)
+    if depth < _DEPTH and kind in (list, tuple, dict, torch.Size):
         items = [*value, *value.values()] if kind is dict else value
         return any(is_late(vm, item, depth + 1) for item in items)
     return False
+
+
+def _may_be_hidden(vm: Interpreter, value: Any) -> bool:
+    """Whether text of a size may be left to a message that is never shown: else the size is the number that it is in this call."""
+    if vm.out.inside or vm.side is not None or vm.exporting or vm.defaults.watches:
+        return False
+    return type(value) in _SIZES and vm.texts.refused is None
 
 
 def _holds_text(value: Any, depth: int = 0) -> bool:
@@ -129,15 +142,27 @@ def late_text(vm: Interpreter, function: Callable[..., Any], args: tuple[Any, ..
     if vm.out.inside or vm.side is not None or vm.exporting or vm.defaults.watches:
         raise GraphBreak(FORMATTED)
     copies = _Copies(vm, numbers=function is format)
-    taken, named = copies.of(args), copies.of(kwargs)
-    if copies.hidden and vm.texts.refused is not None:
-        raise GraphBreak(copies.hidden)
     try:
+        taken, named = copies.of(args), copies.of(kwargs)
+        if copies.hidden and vm.texts.refused is not None:
+            raise GraphBreak(copies.hidden)
         text = Text(vm, function, taken, named, copies.hidden)
-    except Exception:  # eager raises, too, for some values at least
-        raise GraphBreak(FORMATTED) from None
+    except Exception as error:
+        if _holds_size((args, kwargs)) and vm.texts.refused is None:
+            raise Refused(SIZE, "texts") from None
+        if isinstance(error, GraphBreak):
+            raise
+        raise GraphBreak(FORMATTED) from None  # eager raises, too, for some values at least
     vm.texts.any = True
+    vm.texts.sizes |= copies.sizes
     return text
+
+
+def _holds_size(value: Any, depth: int = 0) -> bool:
+    """Whether a size is among the arguments of a call."""
+    kind = type(value)
+    items = [*value.values()] if kind is dict else value if kind in (list, tuple, torch.Size) else ()
+    return kind in _SIZES or depth < _DEPTH and any(_holds_size(item, depth + 1) for item in items)
 
 
 def late_format(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -164,8 +189,9 @@ def copied(vm: Interpreter, values: tuple[Any, ...]) -> tuple[Any, ...]:
 class Texts:
     """Those of one capture. `refused` is not None where there may be none that is hidden."""
 
-    def __init__(self) -> None:
-        self.any = False
+    def __init__(self, vm: Interpreter) -> None:
+        self.vm = vm
+        self.any = self.sizes = False
         self.refused: str | None = None
         self.copies: list[fx.Node] = []
         self.running: set[tuple[int, int]] = set()  # the guards of `__repr__` that are being asked, with their objects
@@ -173,7 +199,7 @@ class Texts:
     def check(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Break at a function of C that fails where it is given what stands for text."""
         if self.any and _holds_text((args[1:] if function is getattr else args, kwargs)):
-            raise GraphBreak(LOOKED_AT) from None
+            raise looked_at(self.vm) from None
 
     def sweep(self, out: OutputGraph, outputs: list[Tensor]) -> None:
         """Take the copies that nobody asks for out of the graph."""
@@ -202,7 +228,7 @@ class _Copies:
     """The arguments of a function that makes text, as they are now. With `numbers`, a tensor of one number may be written as that."""
 
     def __init__(self, vm: Interpreter, numbers: bool) -> None:
-        self.vm, self.numbers, self.hidden = vm, numbers, ""
+        self.vm, self.numbers, self.hidden, self.sizes = vm, numbers, "", False
 
     def of(self, value: Any, depth: int = 0) -> Any:
         kind = type(value)
@@ -214,9 +240,11 @@ class _Copies:
         if kind in SYMBOLIC:
             if not is_late(self.vm, value):
                 return concrete(value)
+            if self.vm.dynamic.late(value) is None and not self.vm.out.read.is_read(value):
+                self.hidden, self.sizes = self.hidden or SIZE, True
             self.vm.dynamic.check_type(value)
             return value
-        if kind in (list, tuple) and depth < _DEPTH:
+        if kind in (list, tuple, torch.Size) and depth < _DEPTH:
             return kind([self.of(item, depth + 1) for item in value])
         if kind is dict and depth < _DEPTH and all(map(is_constant, value)):
             return {key: self.of(item, depth + 1) for key, item in value.items()}
@@ -252,7 +280,7 @@ def _sample(value: Any, which: int) -> Any:
         return value.samples[which]
     if kind in SYMBOLIC:
         return _TYPES[kind][which]
-    if kind in (list, tuple):
+    if kind in (list, tuple, torch.Size):
         return kind([_sample(item, which) for item in value])
     if kind is dict:
         return {key: _sample(item, which) for key, item in value.items()}

@@ -344,6 +344,19 @@ def test_packed_weights_are_those_of_the_call() -> None:
         assert not log.breaks and not log.fallbacks
 
 
+def test_recurrent_layers_with_packed_weights_are_one_graph() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind in (nn.LSTM, nn.GRU):
+            torch.manual_seed(0)
+            model = torch.ao.quantization.quantize_dynamic(kind(8, 16, batch_first=True), {kind}, dtype=torch.qint8)
+            fast, log = compiled(lambda x, model=model: model(x)[0][:, -1] * 2)
+            for rows in (3, 3, 5, 7):
+                x = t(rows, 4, 8)
+                torch.testing.assert_close(fast(x), model(x)[0][:, -1] * 2)
+            assert len(log.captures) == 2 and not log.breaks and not log.fallbacks
+
+
 def test_gradients_of_gradients_are_eagers() -> None:
     def function(a: Tensor, d: Tensor) -> Tensor:
         return (a @ d).sin().sum()
