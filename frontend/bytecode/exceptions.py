@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 import types
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 from torch.utils import _pytree as pytree
@@ -117,10 +119,19 @@ def guarded(error: Exception, args: Any, kwargs: Any) -> Exception:
     """
     if isinstance(error, TypeError | AttributeError | StopIteration):
         return error
-    for value in pytree.tree_leaves((args, kwargs)):
+    for value in _held_by((args, kwargs)):
         if isinstance(value, SYMBOLIC) and is_of_this_call(value):
             concrete(value)
     return error
+
+
+def _held_by(value: Any) -> Iterator[Any]:
+    """What containers hold; an `OrderedDict` that was changed as a plain dict knows no order to go by, but its values as one."""
+    for leaf in pytree.tree_leaves(value, is_leaf=lambda v: type(v) is OrderedDict):
+        if type(leaf) is OrderedDict:
+            yield from _held_by([*dict.values(leaf)])
+        else:
+            yield leaf
 
 
 class note:

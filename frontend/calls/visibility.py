@@ -34,6 +34,7 @@ from ..values.object import find_method
 from ..values.text import Text, looked_at
 
 __all__ = [
+    "CHECKED",
     "check_key",
     "check_keys",
     "check_operands",
@@ -283,6 +284,9 @@ def _checked(vm: Interpreter, values: Iterator[Any], pairs: bool) -> Iterator[An
             yield concrete(item[0]), item[1]
         else:
             yield item
+
+
+CHECKED = _checked.__code__
 
 
 def _check_pair(vm: Interpreter, item: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import operator
+import random
 import types
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from ..values.container import InstanceDict
 from ..values.kinds import HEAP_TYPE, SYMBOLIC, namespace_of
 from ..values.tensor import TensorMethod
 
-__all__ = ["is_inert"]
+__all__ = ["LEAVES", "is_inert"]
 
 
 def is_inert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -31,6 +32,8 @@ def is_inert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     - It iterates a built-in container, or takes or puts an item by its place: the items are handed on.
     - It reads an attribute, by a name, of what has none of the program's, or a slot; or sets one of an object's own, past its classes.
     - It asks whether something is an instance of a class that has no metaclass.
+    - It makes an instance of a class that neither makes nor fills its instances itself.
+    - It draws a number from one of Python's generators, which is given leaves.
 
     A frame that runs meanwhile has the stand-ins put behind it in any case (`SpecialMethods.back`).
     """
@@ -39,24 +42,24 @@ def is_inert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def _are_leaves(values: tuple[Any, ...]) -> bool:
-    return _LEAVES.issuperset(map(type, values)) or all(_holds_leaves(value, 1) for value in values)
+    return LEAVES.issuperset(map(type, values)) or all(_holds_leaves(value, 1) for value in values)
 
 
 def _holds_leaves(value: Any, depth: int) -> bool:
     """Whether the value is a leaf, or a built-in container that holds only leaves."""
     kind = type(value)
-    if kind in _LEAVES:
+    if kind in LEAVES:
         return True
     if kind is slice:
-        return _LEAVES.issuperset((type(value.start), type(value.stop), type(value.step)))
+        return LEAVES.issuperset((type(value.start), type(value.stop), type(value.step)))
     if kind not in _CONTAINERS or len(value) > _MOST or kind is dict and not _has_leaf_keys(value):
         return False
     items = value.values() if kind is dict else value
-    return _LEAVES.issuperset(map(type, items)) or depth > 0 and all(_holds_leaves(item, depth - 1) for item in items)
+    return LEAVES.issuperset(map(type, items)) or depth > 0 and all(_holds_leaves(item, depth - 1) for item in items)
 
 
 def _has_leaf_keys(table: Any) -> bool:
-    return len(table) <= _MOST and _LEAVES.issuperset(map(type, table))
+    return len(table) <= _MOST and LEAVES.issuperset(map(type, table))
 
 
 # ---- by the kind of function ----
@@ -86,11 +89,18 @@ def _wrapper(function: Any, args: tuple[Any, ...]) -> bool:
 def _class(function: Any, args: tuple[Any, ...]) -> bool:
     if function in _OF_ITEMS and all(type(value) in _CONTAINERS for value in args):
         return True
-    return not function.__flags__ & HEAP_TYPE and _are_leaves(args)
+    if function.__flags__ & HEAP_TYPE:
+        return not args and function.__new__ is object.__new__ and function.__init__ is object.__init__
+    return _are_leaves(args)
 
 
 def _python(function: Any, args: tuple[Any, ...]) -> bool:
+    if function.__module__ == "random" and args and type(args[0]) is random.Random:
+        args = args[1:] if _OF_RANDOM.issuperset(vars(args[0])) else args
     return function.__closure__ is None and _are_leaves(args)
+
+
+_OF_RANDOM = frozenset(["gauss_next"])  # what a generator has of its own
 
 
 def _unbound(function: Any, args: tuple[Any, ...]) -> bool:
@@ -114,9 +124,7 @@ def _of_tensor(function: Any, args: tuple[Any, ...]) -> bool:
 
 def _of_namespace(function: Any, args: tuple[Any, ...]) -> bool:
     """`vars(obj).get(name)`: names of instances are strings, others are refused."""
-    return (
-        type(function.__self__) is InstanceDict and function.__name__ == "get" and _LEAVES.issuperset(map(type, args))
-    )
+    return type(function.__self__) is InstanceDict and function.__name__ == "get" and LEAVES.issuperset(map(type, args))
 
 
 _BY_KIND: dict[type, Callable[[Any, tuple[Any, ...]], bool]] = {
@@ -135,7 +143,7 @@ _BY_KIND: dict[type, Callable[[Any, tuple[Any, ...]], bool]] = {
 
 
 def _looks_up(table: Any, key: Any = None, *_: Any) -> bool:
-    return type(table) in _TABLES and type(key) in _LEAVES and _has_leaf_keys(table)
+    return type(table) in _TABLES and type(key) in LEAVES and _has_leaf_keys(table)
 
 
 def _at_place(items: Any, place: Any = 0, *_: Any) -> bool:
@@ -160,7 +168,7 @@ def _adds_items(items: Any, more: Any = (), *_: Any) -> bool:
 
 
 def _reads(obj: Any, name: Any = None, *_: Any) -> bool:
-    return type(name) is str and (type(obj) in _CONTAINERS or type(obj) in _LEAVES or type(obj) is InstanceDict)
+    return type(name) is str and (type(obj) in _CONTAINERS or type(obj) in LEAVES or type(obj) is InstanceDict)
 
 
 def _is_of(value: Any, kinds: Any = None, *_: Any) -> bool:
@@ -200,7 +208,7 @@ _METHODS: dict[type, dict[str, Callable[..., bool]]] = {
     deque: _OF_ALL | _named(_of_items, "append appendleft pop popleft"),
 }
 _MOST = 256  # items that are looked at: more would cost more than stand-ins
-_LEAVES = frozenset(
+LEAVES = frozenset(
     [type(None), bool, int, float, complex, str, bytes, range, types.ModuleType, type(Ellipsis), type(NotImplemented)]
     + [torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, FakeTensor, *SYMBOLIC]
 )

@@ -8,7 +8,6 @@ errors of containers that change meanwhile are CPython's. Whenever the interpret
 from __future__ import annotations
 
 import threading
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -26,40 +25,25 @@ from ..values.identity import Identity
 from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE
 from ..values.text import Text, looked_at
 from .inert_calls import is_inert
+from .reached import OF_C, SPECIAL, is_covered, is_leaf, reached
 
 __all__ = ["SPECIAL", "SpecialMethods"]
-
-# What C code asks of objects that it is given; what it asks of classes and descriptors has rules of its own.
-SPECIAL = frozenset(
-    f"__{name}__"
-    for name in """
-    eq ne lt le gt ge hash bool len iter next getitem setitem delitem contains missing reversed length_hint int float complex index
-    round trunc floor ceil abs neg pos invert str repr format bytes fspath sizeof reduce_ex reduce getstate divmod rdivmod
-    add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror
-    xor rxor lshift rlshift rshift rrshift
-    iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift
-    """.split()  # noqa: SIM905
-)
-_OF_C = (
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.BuiltinFunctionType,
-    types.ClassMethodDescriptorType,
-)
 
 
 class SpecialMethods:
     """Those of one capture.
 
-    `owners` are the classes whose methods are replaced while C code runs, `standing` the methods that are replaced now, `depth` in how many
-    calls of C code the interpreter is since it last began to run a frame, `keys` where in the program instances of a class with its own hash
-    were first looked up, `iterators` where those were made that cannot be made again without running methods.
+    `owners` are the classes whose methods are replaced while C code runs, `near` those of them that the call of C code can come to (None: any),
+    `standing` the methods that are replaced now, `depth` in how many calls of C code the interpreter is since it last began to run a frame,
+    `keys` where in the program instances of a class with its own hash were first looked up, `iterators` where those were made that cannot be
+    made again without running methods.
     """
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
         self.owners: dict[type, None] = {}
-        self.standing: list[tuple[type, str, Any]] = []
+        self.near: dict[type, None] | None = None
+        self.standing: list[tuple[type, str, Any, Any]] = []
         self.depth = 0
         self.keys: dict[type, tuple[Any, tuple[Any, ...]]] = {}
         self.iterators: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
@@ -79,22 +63,34 @@ class SpecialMethods:
     def _is_own(self, raw: Any) -> bool:
         if isinstance(raw, staticmethod | classmethod):
             raw = raw.__func__
-        if raw is None or isinstance(raw, _OF_C) or not callable(raw) and not hasattr(type(raw), "__get__"):
+        if raw is None or isinstance(raw, OF_C) or not callable(raw) and not hasattr(type(raw), "__get__"):
             return False
         module = getattr(raw, "__module__", None)
         return not isinstance(module, str) or not (self.vm.is_library(module) or module.startswith(_FRONTEND))
 
     def handed(self, value: Any) -> Any:
         """A value that the interpreter hands over to C code."""
-        look_into(self.vm, (value,))
+        if not is_covered(value, self.owners if self.near is None else self.near):
+            look_into(self.vm, (value,))
+            self._widen(value)
         if self.depth and self.owners and not self.standing:
             self.put()
         return value
 
+    def _widen(self, value: Any) -> None:
+        """C code has been given something that may lead to any class."""
+        if self.near is not None and not is_covered(value, self.near):
+            self.near = None
+            if self.standing:
+                self.leave()
+
     def take(self, kind: type, who: str) -> None:
         """From here on C code may be given instances of this class."""
         for owner in kind.__mro__:
-            if owner in self.owners or not owner.__flags__ & HEAP_TYPE or owner.__flags__ & IMMUTABLE_TYPE:
+            if owner in self.owners:
+                self._come_to(owner)
+                continue
+            if not owner.__flags__ & HEAP_TYPE or owner.__flags__ & IMMUTABLE_TYPE:
                 continue
             own = [n for n in owner.__dict__.keys() & SPECIAL if self._is_own(owner.__dict__[n])]
             if not own:
@@ -104,8 +100,15 @@ class SpecialMethods:
             except TypeError:  # a metaclass of C's keeps the attributes of its classes itself
                 raise GraphBreak(f"{who} may run methods of {kind.__qualname__} that capture would not see") from None
             self.owners[owner] = None
-            if self.depth:
-                self._put(owner)
+            self._come_to(owner)
+
+    def _come_to(self, owner: type) -> None:
+        """The C code that runs, if any does, comes to this class."""
+        new = self.near is None or owner not in self.near
+        if self.near is not None:
+            self.near[owner] = None
+        if new and self.standing and all(known is not owner for known, *_ in self.standing):
+            self._put(owner)
 
     def take_key(self, kind: type) -> None:
         """`take` for the class of a key with its own equality or hash."""
@@ -144,7 +147,10 @@ class SpecialMethods:
         """Call a function of C's; what it calls of the program is interpreted."""
         if self.standing or not self.owners or is_inert(function, args, kwargs):
             return self._call(function, args, kwargs)
-        before, self._given = self._given, (*args, *kwargs.values(), getattr(function, "__self__", None))
+        before = self._given, self.near
+        given = (*args, *kwargs.values(), getattr(function, "__self__", None))
+        self._given = tuple(value for value in given if not is_leaf(value))
+        self.near = reached(function, self._given, self.owners, self._is_own)
         self.put()
         try:
             result = self._call(function, args, kwargs)
@@ -156,7 +162,7 @@ class SpecialMethods:
             raise
         finally:
             self.leave()
-            self._given = before
+            self._given, self.near = before
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (
@@ -178,13 +184,13 @@ class SpecialMethods:
 
     def put(self) -> None:
         """Have the stand-ins in the places of the methods."""
-        for owner in self.owners:
+        for owner in self.owners if self.near is None else self.near:
             self._put(owner)
 
     def _put(self, owner: type) -> None:
         for name, raw, stand_in in self._methods(owner):
             type.__setattr__(owner, name, stand_in)
-            self.standing.append((owner, name, raw))
+            self.standing.append((owner, name, raw, stand_in))
 
     def _methods(self, owner: type) -> list[tuple[str, Any, Any]]:
         """The methods that a class defines now, by name, with their stand-ins."""
@@ -209,7 +215,9 @@ class SpecialMethods:
     def leave(self) -> None:
         """Have the methods in their places."""
         while self.standing:
-            type.__setattr__(*self.standing.pop())
+            owner, name, raw, stand_in = self.standing.pop()
+            if owner.__dict__.get(name) is stand_in:  # else the program has put another method there, or none
+                type.__setattr__(owner, name, raw)
 
     def called(self, owner: type, name: str, raw: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What C code has called, interpreted; in another thread, and of no concern to the capture, as it is."""
@@ -220,7 +228,8 @@ class SpecialMethods:
         try:
             method = objects.bind(self.vm, raw, owner, args[0], type(args[0]), name)
             result = trampoline(self.vm, method)(*args[1:], **kwargs)
-            self.handed((result, self._given))  # containers among these may have got other items
+            for value in (result, *self._given):  # containers among these may have got other items
+                self.handed(value)
             return _plain(name, result)
         except CaptureError as error:
             self._error = error

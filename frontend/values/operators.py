@@ -400,8 +400,10 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     mapping = vm.tracked_mapping(obj)
     missing = objects.find_method(type(obj), "__missing__")
     if missing is not None and isinstance(obj, dict):
-        present = key in mapping if mapping is not None else dict.__contains__(obj, _as_key(vm, obj, key))
-        if not present:
+        if mapping is None:  # the key is asked once
+            found = vm.native(dict.get, obj, _as_key(vm, obj, key), _ABSENT)
+            return vm.call(missing, (obj, key), {}) if found is _ABSENT else found
+        if key not in mapping:
             return vm.call(missing, (obj, key), {})
     if mapping is not None:
         return mapping[key]
@@ -421,11 +423,16 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
         _look_up_tensor(vm, obj, key)
     key = _as_key(vm, obj, key)
     factory = obj.default_factory if isinstance(obj, defaultdict) else None
-    if factory is not None and hasattr(factory, "__code__") and not dict.__contains__(obj, key):
+    if factory is None or not hasattr(factory, "__code__"):
+        return vm.native(operator.getitem, obj, key)
+    value = vm.native(dict.get, obj, key, _ABSENT)
+    if value is _ABSENT:
         value = vm.call(factory, (), {})
-        obj[key] = value
-        return value
-    return vm.native(operator.getitem, obj, key)
+        vm.native(operator.setitem, obj, key, value)
+    return value
+
+
+_ABSENT = object()  # no value of the program's
 
 
 def _look_up_tensor(vm: Interpreter, mapping: dict[Any, Any], key: Tensor) -> None:
