@@ -205,11 +205,14 @@ class Lowered:
         return cost_of(self._module, found, memory_plan(self._module, found).peak, known)
 
     def diff(self, other: Lowered, stage: str | None = None) -> str:
-        """Where this and another lowered function part, as a unified difference: of the first stage at which they do, or of the one named.
+        """Where this and another lowered function part, as a unified difference: of the first stage at which they do, or of the one named: a
+        pass, or a level, which is what stands at its end.
 
         Raises:
             ValueError: one of them has no such stage.
         """
+        if stage in self.levels and stage in other.levels:
+            return difference({stage: self.ir(stage)}, {stage: other.ir(stage)}, stage)
         return difference(self._texts, other._texts, stage)
 
     @property

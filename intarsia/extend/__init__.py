@@ -17,7 +17,7 @@ from ..passes.analysis.size_names import replace_sizes
 from ..passes.core.base import Pass, PassError
 from ..passes.core.context import CompileContext, Diagnostics
 from ..passes.core.manager import registered
-from ..passes.core.rewriter import Rewrite, apply_rules, producer, replace, rule_table, splat
+from ..passes.core.rewriter import Rewrite, apply_rules, producer, replace, rule_table, sort_block, splat
 from ..passes.core.run import run_pipeline
 from ..passes.fusion.fuse import Fuse, bytes_read
 from ..passes.fusion.graph import Access
@@ -90,6 +90,7 @@ __all__ = [
     "replace_sizes",
     "rule_table",
     "run_pipeline",
+    "sort_block",
     "splat",
     "symbol",
     "tensor_type",

@@ -25,7 +25,7 @@ def compared_with_eager(
     example_inputs: Sequence[Any],
     values: Sequence[Any],
     config: Config,
-    passes: Sequence[Pass],
+    passes: Sequence[Pass | type[Pass]],
     of_half: OfHalf,
 ) -> Verdict:
     """Whether the halves, run as `of_half` says, give the results and gradients of the graph in eager.

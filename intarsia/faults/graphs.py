@@ -52,7 +52,7 @@ class Graph:
     gm: fx.GraphModule
     values: list[Any]
     config: Config
-    passes: Sequence[Pass]
+    passes: Sequence[Pass | type[Pass]]
     half: str = ""
     stages: list[Stage] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)

@@ -22,6 +22,7 @@ from ..graph_compiler import Report, backend_for, compile_graph, pipeline_of
 from ..ir.fx.importer import user_line
 from ..ir.syntax import visible
 from ..passes.core.base import Pass
+from ..passes.core.load import Given, passes_given
 from ..passes.core.syntax import pipeline_text
 from ..testing import Undecided, check
 from ..tools.opt.bisect import kept_passes
@@ -69,7 +70,7 @@ class Culprit:
         return visible("\n".join(lines))
 
 
-def bisect(fn: Any, *args: Any, passes: Sequence[Pass] = (), test: Test | None = None, **kwargs: Any) -> Culprit:
+def bisect(fn: Any, *args: Any, passes: Sequence[Given] = (), test: Test | None = None, **kwargs: Any) -> Culprit:
     """Find what makes a compiled function wrong for these arguments.
 
     Args:
@@ -79,11 +80,13 @@ def bisect(fn: Any, *args: Any, passes: Sequence[Pass] = (), test: Test | None =
             gradients are on, those of arguments and parameters are compared, too.
 
     Raises:
-        TypeError: `fn` is nothing that can be compiled.
+        TypeError: `fn` is nothing that can be compiled, or one of `passes` is no pass.
+        PipelineError: a file of `passes` cannot be imported, or has no pass.
     """
     fn = callable_of(fn)
     check_function(fn, "bisect")
-    trials = _Trials(fn, test or _differs(fn, args, kwargs), Config.from_environment({"cache": False}), passes)
+    given = passes_given(passes)
+    trials = _Trials(fn, test or _differs(fn, args, kwargs), Config.from_environment({"cache": False}), given)
     if not trials.wrong(None):
         return Culprit(False, trials=trials.count)
     graphs = trials.graphs
@@ -92,7 +95,7 @@ def bisect(fn: Any, *args: Any, passes: Sequence[Pass] = (), test: Test | None =
         return Culprit(True, trials=trials.count)
     trials.half = next((half for half in HALVES if trials.halves and trials.wrong({alone}, half=half)), "")
     gpu = any(isinstance(a, torch.Tensor) and a.is_cuda for a in args)
-    pipeline = pipeline_of(trials.config, passes, gpu=gpu, scope=trials.half or "inference")
+    pipeline = pipeline_of(trials.config, given, gpu=gpu, scope=trials.half or "inference")
     name = ""
     if not trials.wrong({alone}, _limited(pipeline, 0)):
         limit = first_wrong(len(pipeline), lambda n: trials.wrong({alone}, _limited(pipeline, n)))
@@ -129,7 +132,7 @@ class _Trials:
     fn: Any
     test: Test
     config: Config
-    passes: Sequence[Pass]
+    passes: Sequence[Pass | type[Pass]]
     count: int = 0
     half: str = ""  # of graphs with gradients the one half that is compiled; "": both
     halves: bool = False  # whether a graph had halves, the last time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from ..ir.interpreter.run import run
 from ..ir.text import parse_module, print_module
 from ..passes.core.base import Pass
 from ..passes.core.context import CompileContext
+from ..passes.core.load import Given
 from ..passes.core.manager import is_own
-from ..passes.core.run import REPRODUCER_HEADER
+from ..passes.core.run import LOADED, REPRODUCER_HEADER
 from ..tools.opt.check import run_on_target
 from ..tools.opt.machines import machine_of
 from ..tools.opt.reduce import reduced
@@ -27,7 +29,7 @@ _SEEDS = 4  # random inputs that are tried before the call's own are taken
 
 
 def minify(
-    fn: Any, *args: Any, folder: str | Path = "intarsia-repro", passes: Sequence[Pass] = (), **kwargs: Any
+    fn: Any, *args: Any, folder: str | Path = "intarsia-repro", passes: Sequence[Given] = (), **kwargs: Any
 ) -> Path | None:
     """Write the smallest module that shows what is wrong, `repro.ir`, and a script that runs it, `repro.py`.
 
@@ -41,12 +43,15 @@ def minify(
         The script; None where nothing is wrong.
 
     Raises:
-        TypeError: `fn` is nothing that can be compiled.
+        TypeError: `fn` is nothing that can be compiled, or one of `passes` is no pass.
+        RuntimeError: nothing was found, but not every graph could be looked at.
         OSError: the files cannot be written.
     """
     found = verify(fn, *args, passes=passes, **kwargs)
     if found:
         return None
+    if not found.findings:
+        raise RuntimeError(f"minify: {found}")
     finding = found.findings[0]
     test = next(
         (t for t in (_Test(finding, f"random:{seed}") for seed in range(_SEEDS)) if t.fails(finding.before)), None
@@ -130,7 +135,11 @@ def _whose(item: Pass | None) -> tuple[list[str], str, list[str]]:
     if item is None or is_own(type(item)):
         return [], "", []
     kind = type(item)
-    if kind.__module__ == "__main__" or importlib.util.find_spec(kind.__module__) is None:
+    if (
+        hasattr(sys.modules.get(kind.__module__), LOADED)
+        or kind.__module__ == "__main__"
+        or importlib.util.find_spec(kind.__module__) is None
+    ):
         return [], "", ["--load", str(Path(inspect.getfile(kind)).absolute())]
     root = Path(inspect.getfile(kind)).absolute().parents[kind.__module__.count(".")]
     imports = [

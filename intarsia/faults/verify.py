@@ -25,6 +25,7 @@ from ..ir.syntax import Op, line_of, visible
 from ..ir.text import parse_module, print_module
 from ..passes.core.base import Pass
 from ..passes.core.context import CompileContext, Diagnostics
+from ..passes.core.load import Given, passes_given
 from ..passes.core.run import PassFailure
 from ..testing import copied, same
 from ..tools.opt.check import run_on_target
@@ -80,12 +81,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found; true where nothing is wrong.
+    """What `verify` found; true where everything was looked at, and nothing is wrong.
 
     Attributes:
         graphs: how many were looked at; one with gradients counts once, with both halves.
         stages: how many texts of IR the interpreter could have been asked about.
-        unseen: graphs whose gradients could not be looked at, and why.
+        unseen: graphs that could not be looked at, or not their gradients, and why.
     """
 
     graphs: int
@@ -94,17 +95,20 @@ class Verification:
     unseen: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return not self.findings
+        return not self.findings and not self.unseen
 
     def __str__(self) -> str:
         unseen = [f"not looked at: {text}" for text in self.unseen]
+        if self:
+            return f"right: {self.graphs} graphs, {self.stages} stages and the generated code agree with eager"
         if not self.findings:
-            words = f"right: {self.graphs} graphs, {self.stages} stages and the generated code agree with eager"
-            return visible("\n".join([words, *unseen]))
-        return "\n".join([*map(str, self.findings), *unseen])
+            unseen.insert(
+                0, f"not known: {len(unseen)} of {self.graphs} graphs could not be looked at; nothing else is wrong"
+            )
+        return "\n".join([*map(str, self.findings), *map(visible, unseen)])
 
 
-def verify(fn: Any, *args: Any, passes: Sequence[Pass] = (), **kwargs: Any) -> Verification:
+def verify(fn: Any, *args: Any, passes: Sequence[Given] = (), **kwargs: Any) -> Verification:
     """Look for the first wrong stage of each graph of a function, for these arguments.
 
     The function is called once, in eager but for its graphs being captured: its effects happen. Where gradients are on, a graph whose
@@ -114,11 +118,12 @@ def verify(fn: Any, *args: Any, passes: Sequence[Pass] = (), **kwargs: Any) -> V
         passes: passes of others, as for `compile`.
 
     Raises:
-        TypeError: `fn` is nothing that can be compiled.
+        TypeError: `fn` is nothing that can be compiled, or one of `passes` is no pass.
+        PipelineError: a file of `passes` cannot be imported, or has no pass.
     """
     fn = callable_of(fn)
     check_function(fn, "verify")
-    looks = _Looks(Config.from_environment(), passes)
+    looks = _Looks(Config.from_environment(), passes_given(passes))
     compile_callable(fn, backend=looks.backend, observer=History(), on_error="raise")(*args, **kwargs)
     return Verification(looks.graphs, looks.stages, tuple(looks.findings), tuple(looks.unseen))
 
@@ -126,7 +131,7 @@ def verify(fn: Any, *args: Any, passes: Sequence[Pass] = (), **kwargs: Any) -> V
 class _Looks:
     """A backend that looks at each graph with the inputs of its first call. The graphs themselves run in eager."""
 
-    def __init__(self, config: Config, passes: Sequence[Pass]) -> None:
+    def __init__(self, config: Config, passes: Sequence[Pass | type[Pass]]) -> None:
         self.config, self.passes = config, passes
         self.graphs = self.stages = 0
         self.findings: list[Finding] = []
@@ -140,7 +145,12 @@ class _Looks:
             if not seen:
                 self.graphs += 1
                 seen.append(self.graphs)
-                look(gm, example_inputs, values)
+                try:
+                    look(gm, example_inputs, values)
+                except (
+                    Exception
+                ) as error:  # ours: the program goes on in eager, which would look as if nothing were wrong
+                    self._not_looked_at(self.graphs, place_of(gm), error)
             return gm(*values)
 
         return run
@@ -171,11 +181,14 @@ class _Looks:
         try:
             verdict = compared_with_eager(gm, example_inputs, values, self.config, self.passes, of_half)
         except Exception as error:
-            said = (str(error).strip().splitlines() or [""])[0]
-            self.unseen.append(f"graph {number}, from {short(place)}: {type(error).__name__}: {said}"[:300])
+            self._not_looked_at(number, place, error)
             return
         if not verdict and not any(found.graph == number for found in self.findings):
             self.findings.append(Finding(number, place, SPLIT, verdict.message, values=values))
+
+    def _not_looked_at(self, number: int, place: str, error: Exception) -> None:
+        said = (str(error).strip().splitlines() or [""])[0]
+        self.unseen.append(f"graph {number}, from {short(place)}: {type(error).__name__}: {said}"[:300])
 
 
 def examine(graph: Graph, number: int) -> Finding | None:

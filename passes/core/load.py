@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from .base import Pass
 from .manager import is_own
@@ -20,6 +20,7 @@ from .run import LOADED
 from .syntax import PipelineError
 
 _LOCK = threading.Lock()
+Given: TypeAlias = "Pass | type[Pass] | str | os.PathLike[str]"  # what `compile(passes=)` takes
 Loaded = tuple[ModuleType, str, bool]  # a module, how messages call it, and whether what it imports is left out
 NO_PASS = "a subclass of intarsia's Pass with the class attribute 'name'"
 _FILES: dict[str, tuple[tuple[int, int], ModuleType]] = {}  # by absolute path: time and size when it was read

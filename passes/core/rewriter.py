@@ -208,15 +208,54 @@ def _keep_strides(op: Op, value: SSAValue) -> None:
 
 
 def replace(op: Operation, values: Sequence[SSAValue | None], made: Iterable[Operation] = ()) -> None:
-    """Put `made` in front of the operation and `values` in the place of its results (None: nobody reads it); it goes."""
-    block = op.parent
+    """Put `made` in front of the operation and `values` in the place of its results (None: nobody reads it); it goes.
+
+    What was made without a place in the user's code gets that of the operation.
+    """
+    block, new_ops = op.parent, list(made)
     assert block is not None
-    block.insert_ops_before(list(made), op)
+    for new_op in new_ops:
+        if isinstance(new_op.location, UnknownLoc):
+            new_op.location = op.location
+    block.insert_ops_before(new_ops, op)
     for old, new in zip(op.results, values, strict=True):
         if new is not None:
             new.name_hint = new.name_hint or old.name_hint
             old.replace_all_uses_with(new)
     block.erase_op(op)
+
+
+def sort_block(block: Block) -> None:
+    """Put each operation behind what it reads, where a pass left one in front of that; what has an effect keeps its order.
+
+    Raises:
+        ValueError: operations read one another.
+    """
+    needs: dict[Operation, list[Operation]] = {}
+    last_effect: Operation | None = None
+    for op in block.ops:
+        made_by = (value.owner for inner in op.walk() for value in inner.operands)
+        needs[op] = [o for o in made_by if isinstance(o, Operation) and o.parent is block and o is not op]
+        if isinstance(op, Op) and op.get("effect", False):
+            needs[op] += [last_effect] if last_effect is not None else []
+            last_effect = op
+    order: dict[Operation, None] = {}
+    for op in needs:
+        waiting = {op: iter(needs[op])}  # each reads what the next one makes
+        while waiting:
+            reader = next(reversed(waiting))
+            maker = next((found for found in waiting[reader] if found not in order), None)
+            if maker is None:
+                del waiting[reader]
+                order.setdefault(reader)
+            elif maker in waiting:
+                raise ValueError(f"{maker.name} and {reader.name} read one another")
+            else:
+                waiting[maker] = iter(needs[maker])
+    if list(order) != list(needs):
+        for op in order:
+            op.detach()
+        block.add_ops(order)
 
 
 def is_static(value: SSAValue, func: Func) -> bool:

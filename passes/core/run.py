@@ -24,6 +24,7 @@ from .context import CompileContext
 from .levels import first_illegal, module_levels
 from .limit import TooLong, run_within
 from .manager import is_own
+from .plugins import installed
 from .preconditions import check
 
 LOADED = "__passes_opt_file__"  # of a module that `passes-opt --load` made: the file, as it was named
@@ -41,13 +42,29 @@ class PassFailure(PassError):
 
     def __init__(self, item: Pass, reason: str, reproducer: Path | None) -> None:
         kind = type(item)
-        file = getattr(sys.modules.get(kind.__module__), LOADED, None)
-        hint = f"\nrun it again with: passes-opt --run-reproducer {shlex.quote(str(reproducer))}" if reproducer else ""
-        hint += f" --load {shlex.quote(file)}" if reproducer and file else ""
+        hint = _again(kind, reproducer) if reproducer else ""
         self.owner = "" if is_own(kind) else owner_of(item)
         whose = f" ({self.owner}, which is not Intarsia's own)" if self.owner else ""
         super().__init__(f"pass '{item.name}'{whose} failed: {reason}{hint}")
         self.pass_name, self.reproducer, self.item, self.reason = item.name, reproducer, item, reason
+
+
+def _again(kind: type[Pass], reproducer: Path) -> str:
+    """How the tool runs a pass again: by its name, or with the file or package that it is loaded from."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, LOADED, None)
+    load = f" --load {shlex.quote(file)}" if file else ""
+    if not file and not is_own(kind) and all(plugin.kind is not kind for plugin in installed()):
+        place = getattr(module, "__file__", None)
+        if getattr(module, kind.__qualname__, None) is not kind or not place:
+            return (
+                f"\nthe module as it received it: {reproducer} (a pass that a file defines at its top can be run again)"
+            )
+        packaged = "." in kind.__module__
+        load = (
+            f" --load-package {kind.__module__}" if packaged else f" --load {shlex.quote(str(Path(place).absolute()))}"
+        )
+    return f"\nrun it again with: passes-opt --run-reproducer {shlex.quote(str(reproducer))}{load}"
 
 
 class OnPass(Protocol):

@@ -310,3 +310,28 @@ def test_a_split_that_is_wrong_is_named(monkeypatch):
     monkeypatch.setattr(training, "split", wrong)
     (found,) = intarsia.verify(sine, grads()[0]).findings
     assert found.stage == "the split into forward and backward" and "gradient" in found.message
+
+
+def test_passes_of_a_file_are_taken(tmp_path, capsys):
+    file = Path(__file__).with_name("wrong_passes.py")
+    only = tmp_path / "only_sub.py"
+    only.write_text(file.read_text().partition("@dataclass(frozen=True)\nclass WrongLoop")[0])
+    (found,) = intarsia.verify(plain, X, X, passes=[str(only)]).findings
+    assert found.pass_name == "wrong-sub"
+    assert intarsia.bisect(plain, X, X, passes=[only]).pass_name == "wrong-sub"
+    script = intarsia.minify(plain, X, X, folder=tmp_path / "repro", passes=[WrongSub, str(only)][1:])
+    assert f"'--load', {str(only)!r}" in script.read_text() and ran(script, capsys)[0] == 1
+    with pytest.raises(TypeError, match="passes takes objects"):
+        intarsia.verify(plain, X, X, passes=[3])
+
+
+def test_a_graph_that_could_not_be_looked_at_is_not_right(monkeypatch):
+    def fails(*_: object) -> None:
+        raise KeyError("lower")
+
+    monkeypatch.setattr("intarsia.faults.graphs.functionalize", fails)
+    found = intarsia.verify(plain, X, X)
+    assert not found and not found.findings and "KeyError: 'lower'" in found.unseen[0]
+    assert str(found).startswith("not known: 1 of 1 graphs could not be looked at")
+    with pytest.raises(RuntimeError, match="not known"):
+        intarsia.minify(plain, X, X)

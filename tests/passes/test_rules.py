@@ -20,6 +20,7 @@ from intarsia.ir.text import parse_module, print_module
 from intarsia.ir.types import TensorType, tensor_type
 from intarsia.passes.core.context import CompileContext, Diagnostics
 from intarsia.passes.core.levels import module_levels
+from intarsia.passes.core.rewriter import replace, sort_block
 from intarsia.passes.graph.canonicalize import RULES as CANONICAL
 from intarsia.passes.graph.constant_fold import RULES as FOLDS
 from intarsia.passes.graph.coverage import library_on_cpu
@@ -132,3 +133,45 @@ prim.func @main() {symbols = []} ({
         assert [r.message for r in diagnostics.remarks] == calls * [
             "aten.avg_pool2d.default is a library call: its rule does not cover a pooling on a CPU"
         ]
+
+
+BEFORE_ITS_READERS = """prim.func @main() {symbols = []} ({
+^bb0(%x: !prim.tensor<[4], f32>, %y: !prim.tensor<[4], f32>):
+  %a = prim.exp(%x) : !prim.tensor<[4], f32> loc("model.py":4:0)
+  %call = kernel.extern<aten.mm.default>() {operands = [], effect = true} : !prim.tensor<[4], f32>
+  %b = prim.exp(%y) : !prim.tensor<[4], f32> loc("model.py":5:0)
+  %late = kernel.extern<aten.mm.default>() {operands = [], effect = true} : !prim.tensor<[4], f32>
+  prim.return(%a, %b, %call, %late)
+})
+"""
+
+
+def test_what_takes_the_place_of_several_is_put_behind_what_it_reads():
+    module = parse_module(BEFORE_ITS_READERS)
+    (func,) = module.body.block.ops
+    block = func.block_body
+    a, call, b, late, _ = block.ops
+    both = prim.elementwise("add", a.results[0], late.results[0])
+    replace(call, [both.results[0]], [both])  # reads `late`, which stands behind
+    assert both.location == call.location
+    sort_block(block)
+    names = [op.name for op in block.ops]
+    assert names == ["prim.exp", "kernel.extern", "prim.add", "prim.exp", "prim.return"]
+    again = prim.elementwise("neg", both.results[0])
+    replace(b, [again.results[0]], [again])
+    assert str(again.location) == str(b.location) and '"model.py":5:0' in print_module(module)
+    sort_block(block)
+    assert [op.name for op in block.ops] == ["prim.exp", "kernel.extern", "prim.add", "prim.neg", "prim.return"]
+
+
+def test_effects_keep_their_order_and_a_cycle_is_told():
+    module = parse_module(BEFORE_ITS_READERS)
+    (func,) = module.body.block.ops
+    block = func.block_body
+    a, call, b, late, end = block.ops
+    a.operands = [late.results[0]]
+    sort_block(block)
+    assert [*block.ops] == [call, late, a, b, end]
+    a.operands, b.operands = [b.results[0]], [a.results[0]]
+    with pytest.raises(ValueError, match="prim.exp and prim.exp read one another"):
+        sort_block(block)

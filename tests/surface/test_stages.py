@@ -190,6 +190,9 @@ def test_differences():
     assert "the same at every stage" in low.diff(low)
     assert low.diff(other).splitlines()[:2] == ["--- this: aten", "+++ other: aten"]
     assert "int sum_" in low.diff(other, "cpp")
+    assert (
+        low.diff(other, "kernel").startswith("--- this: kernel") and low.diff(low, "prim") == "the same at stage 'prim'"
+    )
     gpu = intarsia.lower(weights, X, target="triton:sm_90")
     assert "the same at stage" not in low.diff(gpu) and low.diff(gpu)
     with pytest.raises(ValueError, match="no stage 'prom'"):

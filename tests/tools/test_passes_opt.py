@@ -20,6 +20,7 @@ from intarsia.passes.core.base import Pass
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import registered
 from intarsia.passes.core.run import PassFailure, run_pipeline
+from intarsia.passes.graph.cse import CSE
 from intarsia.passes.pipeline import CPU
 from intarsia.tools.opt.main import main
 
@@ -291,6 +292,8 @@ def test_a_long_line_is_cut_around_the_place(run: Run) -> None:
         (("--pass-seconds", "nan"), "--pass-seconds takes 0 or more, not nan"),
         (("--sizes", "s0=4"), "--sizes belongs to --run, --run-compiled, --check-each or --from onnx"),
         (("--inputs", "random"), "--inputs belongs to --run"),
+        (("--tolerance", "0.1"), "--tolerance belongs to --run"),
+        (("--tolerance", "-1", "--run"), "--tolerance takes a number from 0 on, not -1.0"),
         (("--inputs", "x.pt", "--run", "--sizes", "s0=4"), "--inputs x.pt brings its own"),
         (("--timing-display", "tree"), "--timing-display belongs to --timing"),
         (("--test-prints", "x"), "--test-prints belongs to --reduce"),
@@ -322,6 +325,23 @@ def test_verify_and_parsing_diagnostics_become_output(run: Run) -> None:
     assert code == 0 and "graph.ir:3:3: error: prim.add takes 2 operands, not 1" in out
     code, out, _ = run("--parsing-diagnostics", text=PRIM.replace("prim.neg(%x)", "prim.nug(%x)"))
     assert code == 0 and "error: " in out
+
+
+def test_a_reproducer_is_run_with_what_defines_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Local(Broken):
+        """Fails, too."""
+
+    def said(item: Pass) -> str:
+        return str(PassFailure(item, "no", Path("kept.ir")))
+
+    load = f"passes-opt --run-reproducer kept.ir --load {Path(__file__).absolute()}"
+    assert said(Broken()).endswith(load)
+    assert "the module as it received it: kept.ir (a pass that a file defines at its top" in said(Local())
+    monkeypatch.setattr(Broken, "__module__", "package.passes")
+    monkeypatch.setitem(sys.modules, "package.passes", sys.modules[__name__])
+    assert said(Broken()).endswith("passes-opt --run-reproducer kept.ir --load-package package.passes")
+    assert said(CSE()).endswith("passes-opt --run-reproducer kept.ir")
 
 
 def test_a_failure_writes_a_reproducer_that_runs_again(run: Run) -> None:

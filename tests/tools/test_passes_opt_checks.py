@@ -137,6 +137,13 @@ def test_running_compares_the_levels(run: Run) -> None:
     assert code == 1 and "results with s0=2:" in out and out.count("  WRONG") == 3
 
 
+def test_how_far_results_may_be_apart_can_be_given(run: Run) -> None:
+    for flags, code in ((("--tolerance", "2"), 0), (("--tolerance", "0.01"), 1), ((), 1)):
+        assert run("--load", "wrong.py", "-p", "default", "--check-each", *flags, "graph.ir")[0] == code
+        out = run("--load", "wrong.py", "-p", "default", "--run", *flags, "graph.ir")[1]
+        assert ("WRONG" in out) == bool(code)
+
+
 def test_running_compiled_code(run: Run) -> None:
     code, out, _ = run("-p", "default", "--target", "cpu:native", "--run-compiled", "graph.ir")
     assert code == 0 and re.search(r"^code +compiled C\+\+ ", out, flags=re.M) and "WRONG" not in out

@@ -99,6 +99,14 @@ GROUPS: dict[str, tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = {
             ("--inputs",),
             {"metavar": "WHAT", "help": "for these three: random, random:SEED, or a file of torch.save"},
         ),
+        (
+            ("--tolerance",),
+            {
+                "type": float,
+                "metavar": "X",
+                "help": "for these three: how far results may be apart, in parts of the largest element",
+            },
+        ),
         (("--sizes",), {"metavar": "s0=4,s1=8", "default": "", "help": "what symbols are in random inputs"}),
         (("--disable-verify",), {"action": "store_true", "help": "do not verify what is read"}),
         (

@@ -60,8 +60,9 @@ def of_nothing(wanted: Sequence[Tensor]) -> str:
 class Checker:
     """Runs the module before the first pass, and behind each that changes it: the first one that changes the answer is named."""
 
-    def __init__(self, module: ModuleOp, inputs: Inputs) -> None:
+    def __init__(self, module: ModuleOp, inputs: Inputs, tolerance: float | None = None) -> None:
         self.inputs, self.wanted = inputs, results_of(module, inputs, "the module as it was read")
+        self.tolerance = tolerance
         self.worst: tuple[float, str] = (0.0, "")
 
     def __call__(self, item: Pass, module: ModuleOp) -> None:
@@ -75,15 +76,15 @@ class Checker:
         except Exception as error:
             text = (str(error).strip().splitlines() or [""])[0]
             raise WrongPass(f"the module cannot be run any more: {type(error).__name__}: {text}") from None
-        if not agree(found, self.wanted):
-            raise WrongPass(_difference(found, self.wanted))
+        if not agree(found, self.wanted, self.tolerance):
+            raise WrongPass(_difference(found, self.wanted, self.tolerance))
         self.worst = max(self.worst, (apart(found, self.wanted), item.name))
 
 
-def _difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
+def _difference(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float | None) -> str:
     if len(found) != len(wanted):
         return f"the module gives {len(found)} results, and gave {len(wanted)}"
-    k = next(k for k, (a, b) in enumerate(zip(found, wanted, strict=True)) if not agree([a], [b]))
+    k = next(k for k, (a, b) in enumerate(zip(found, wanted, strict=True)) if not agree([a], [b], tolerance))
     far = apart([found[k]], [wanted[k]])
     return (
         f"result {k} is {shown(found[k])}\n  and was   {shown(wanted[k])}\n  apart by {far:.2g} of its largest element"
@@ -93,13 +94,13 @@ def _difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
 class Stages:
     """`--run`: results at the end of each level, beside those of the module as it was read."""
 
-    def __init__(self, module: ModuleOp, inputs: Inputs) -> None:
-        self.inputs = inputs
+    def __init__(self, module: ModuleOp, inputs: Inputs, tolerance: float | None = None) -> None:
+        self.inputs, self.tolerance = inputs, tolerance
         self.wanted = results_of(module, inputs, "the module as it was read")
         self.rows = [(level_of(module), "as read", 0.0, True)]
 
     def note(self, stage: str, by: str, found: Sequence[Tensor]) -> None:
-        self.rows.append((stage, by, apart(found, self.wanted), agree(found, self.wanted)))
+        self.rows.append((stage, by, apart(found, self.wanted), agree(found, self.wanted, self.tolerance)))
 
     def behind(self, item: Pass, module: ModuleOp, last: bool) -> None:
         """Behind a pass: one that leaves a level, or the last one."""

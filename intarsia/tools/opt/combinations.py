@@ -117,6 +117,7 @@ def _alone(args: argparse.Namespace) -> Iterator[str]:
     named = runs or args.source == "onnx"
     rows = (
         ("--inputs", args.inputs is not None, runs, "--run, --run-compiled or --check-each"),
+        ("--tolerance", args.tolerance is not None, runs, "--run, --run-compiled or --check-each"),
         ("--sizes", bool(args.sizes), named, "--run, --run-compiled, --check-each or --from onnx"),
         ("--test-seconds", args.test_seconds is not None, args.reduce, "--reduce"),
         ("--test-prints", bool(args.test_prints), args.reduce, "--reduce"),
@@ -125,6 +126,8 @@ def _alone(args: argparse.Namespace) -> Iterator[str]:
     yield from (
         f"{flag} belongs to {to}: without it, it says nothing" for flag, given, used, to in rows if given and not used
     )
+    if args.tolerance is not None and not 0 <= args.tolerance < math.inf:
+        yield f"--tolerance takes a number from 0 on, not {args.tolerance}"
     if args.sizes and runs and args.source is None and not (args.inputs or "random").startswith("random"):
         yield f"--sizes are those of random inputs, and --inputs {args.inputs} brings its own: give one of them"
 

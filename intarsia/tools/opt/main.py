@@ -253,7 +253,7 @@ class _Command:
             if wanted
             else None
         )
-        stages = Stages(module, inputs) if (args.run or args.run_compiled) and inputs else None
+        stages = Stages(module, inputs, args.tolerance) if (args.run or args.run_compiled) and inputs else None
         ctx = CompileContext(self.machine, Diagnostics(want_remarks=args.remarks or args.emit == "html"))
         self._run(ctx, module, passes, inputs, stages)
         if stages is not None and inputs is not None:
@@ -278,7 +278,7 @@ class _Command:
         self, ctx: CompileContext, module: ModuleOp, passes: list[Pass], inputs: Inputs | None, stages: Stages | None
     ) -> None:
         args, printer = self.args, show.PassPrinter(self.args)
-        checker = Checker(module, inputs) if args.check_each and inputs is not None else None
+        checker = Checker(module, inputs, args.tolerance) if args.check_each and inputs is not None else None
         if not passes:
             say_without_passes(args)
         before, ran = "", 0

@@ -206,10 +206,11 @@ def _apart(a: Tensor, b: Tensor) -> float:
     return float((x - y).abs().max()) / size
 
 
-def agree(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
-    """Whether each result is as near as its dtype allows."""
+def agree(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float | None = None) -> bool:
+    """Whether each result is as near as its dtype, or a tolerance that was given, allows."""
     return len(found) == len(wanted) and all(
-        _apart(a, b) <= TOLERANCES.get(b.dtype, _SINGLE) for a, b in zip(found, wanted, strict=True)
+        _apart(a, b) <= (TOLERANCES.get(b.dtype, _SINGLE) if tolerance is None else tolerance)
+        for a, b in zip(found, wanted, strict=True)
     )
 
 
