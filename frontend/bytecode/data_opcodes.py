@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from ..calls.visibility import check_keys, is_same
 from ..entry.effects import DELETED
-from ..errors import Unsupported, UserRaise
+from ..errors import CaptureError, Unsupported, UserRaise
 from ..guards.source import Const
 from ..state import Interpreter
 from ..values import object as objects
@@ -131,7 +132,11 @@ def _as_read(value: Any) -> Any:
 
 
 def MAKE_CELL(vm: Interpreter, frame: Frame, name: str) -> None:
-    cell = types.CellType(_as_read(frame.fast[name])) if name in frame.fast else types.CellType()
+    """What cannot be captured is read, and breaks, where the cell is: no frame can be suspended while its cells are made."""
+    cell = types.CellType(*([frame.fast[name]] if name in frame.fast else []))
+    with contextlib.suppress(CaptureError):
+        if name in frame.fast:
+            cell.cell_contents = _as_read(frame.fast[name])
     frame.fast[name] = vm.create(cell)
 
 

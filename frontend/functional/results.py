@@ -17,7 +17,7 @@ from ..torch_private.dispatch import storage_key
 from ..torch_private.functions import OpOverload
 from .spec import OutputSpec, Value
 
-__all__ = ["Results", "root_of", "same_geometry"]
+__all__ = ["Results", "is_read_alike", "root_of", "same_geometry"]
 
 aten = torch.ops.aten
 
@@ -101,7 +101,7 @@ class Results:
         return OutputSpec("symint", self.emit(self.tracer.symbols.node_for(leaf)), value=expr)
 
     def _view(self, kind: str, index: int, base: Tensor, leaf: Tensor) -> OutputSpec:
-        if leaf.dtype != base.dtype or leaf.is_conj() != base.is_conj() or leaf.is_neg() != base.is_neg():
+        if not is_read_alike(leaf, base):
             raise self.tracer.unsupported(
                 f"an output of dtype {leaf.dtype} is a reinterpreting view of a tensor of dtype {base.dtype}"
             )
@@ -124,6 +124,10 @@ class Results:
         """The value's node, or a clone of it when that is an input, a constant or another output in disguise."""
         tracer = self.tracer
         node = tracer.refresh(value)
+        if value.val.is_neg():
+            raise tracer.unsupported("an output is a lazy negation: the imaginary part of a conjugate")
+        if node.meta["val"].is_conj() and not value.val.is_conj():
+            node = tracer.note(tracer.graph.call_function(aten.resolve_conj.default, (node,)), value.val)
         root = root_of(node)
         same = same_geometry(node.meta["val"], value.val)
         if root.op in ("placeholder", "get_attr") or root in self.positions or not same:
@@ -131,6 +135,12 @@ class Results:
             root = node
         self.positions[root] = len(self.nodes)
         return node
+
+
+def is_read_alike(tensor: Tensor, other: Tensor) -> bool:
+    """Whether both take what lies in memory for the same: neither another type, nor a lazy conjugate or negation."""
+    kinds = [(t.dtype, t.is_conj(), t.is_neg()) for t in (tensor, other)]
+    return kinds[0] == kinds[1]
 
 
 def root_of(node: fx.Node) -> fx.Node:

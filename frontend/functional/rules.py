@@ -230,5 +230,8 @@ WRITES: dict[OpOverload, Callable[..., Tensor]] = {
     aten.zero_.default: lambda target: aten.full_like.default(target, 0),
 }
 
+# Lazy views whose elements a kernel would take as they lie in memory: the graph has them computed.
+AS_VALUES = {aten._neg_view.default: aten.neg.default}
+
 IDENTITIES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
 DETACH_ = frozenset({aten.detach_.default})

@@ -46,8 +46,9 @@ from .device_numbers import LIFTED, place_numbers
 from .numbers import has_number, with_tensors
 from .regions import REGIONS
 from .renamed import rename
-from .results import Results, same_geometry
+from .results import Results, is_read_alike, same_geometry
 from .rules import (
+    AS_VALUES,
     IDENTITIES,
     RULES,
     TORCHS_OWN,
@@ -269,7 +270,7 @@ class Tracer(CaptureMode):
         """Run a functional operator or view on fakes and append its node: the result, and that node."""
         node_args, node_kwargs = self._to_nodes((args, kwargs))
         result = func(*args, **kwargs)
-        node = self.note(self.graph.call_function(func, node_args, node_kwargs), result)
+        node = self.note(self.graph.call_function(AS_VALUES.get(func, func), node_args, node_kwargs), result)
         acts = not func._schema.returns or func.namespace not in TORCHS_OWN
         if acts or torch.Tag.nondeterministic_seeded in func.tags:
             self.effects.append(node)
@@ -336,7 +337,7 @@ class Tracer(CaptureMode):
         storage = self.value(tensor).storage
         base = storage.base.val
         offset = tensor.storage_offset() if storage_offset is None else storage_offset
-        same, given = base.dtype == tensor.dtype, storage.input_index is not None
+        same, given = is_read_alike(base, tensor), storage.input_index is not None
         beyond = reaches_beyond(base, tensor.itemsize, size, stride, offset)
         if beyond or given and (base.storage_offset() != 0 or not same):
             storage.shown_beyond = True
@@ -513,7 +514,7 @@ class Tracer(CaptureMode):
         else:
             view = value.view
             args, kwargs = self._to_nodes((view.args, view.kwargs))
-            node = self.graph.call_function(view.func, (base, *args), kwargs)
+            node = self.graph.call_function(AS_VALUES.get(view.func, view.func), (base, *args), kwargs)
             if view.index is None:
                 self.note(node, value.val)
             else:

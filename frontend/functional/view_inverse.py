@@ -104,8 +104,8 @@ _INVERSES: dict[OpOverload, _Rule] = {
     aten.view.dtype: lambda k: (aten.view.dtype, (NEW, k["parent"].dtype)),
     aten.view_as_real.default: _back(aten.view_as_complex.default),
     aten.view_as_complex.default: _back(aten.view_as_real.default),
-    aten._conj.default: _back(aten._conj.default),
-    aten._neg_view.default: _back(aten._neg_view.default),
+    aten._conj.default: _back(aten._conj_physical.default),
+    aten._neg_view.default: _back(aten.neg.default),
 }
 
 

@@ -19,6 +19,7 @@ from ..guards.source import Attr, Const, Fetch, Item, Namespace, Source
 from ..state import Interpreter
 from .constant import is_constant, is_static
 from .kinds import SYMBOLIC, isinstance, namespace_of, namespace_reader
+from .lazy import Unread
 
 __all__ = [
     "bind_class",
@@ -164,6 +165,8 @@ def load_cell(vm: Interpreter, cell: types.CellType, name: str) -> Any:
         own = name in vm.frames[-1].code.co_cellvars
         raise exceptions.unbound_local(name) if own else exceptions.name_error(name, free=True)
     value = cell.cell_contents
+    if type(value) is Unread:
+        return value.read()
     return value if source is None else vm.user.wrap(value, Attr(source, "cell_contents"))
 
 
