@@ -93,8 +93,7 @@ def functionalize(
             stack.enter_context(scalar_outputs(fake_mode.shape_env))  # those that capture let through
         stack.enter_context(fake_mode)
         tracer.bind_inputs(example_inputs)
-        result = tracer.interpret()
-        functional = tracer.finish(result)
+        functional = tracer.finish(tracer.interpret())
     place_numbers(functional.graph_module, fake_mode)
     return functional
 
