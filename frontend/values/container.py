@@ -19,13 +19,11 @@ from torch import Tensor
 from ..entry.effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import lookup
-from ..guards.sameness import made_set, recipe, same_keys
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
-from .constant import is_constant
-from .kinds import HEAP_TYPE, isinstance, namespace_of
+from .kinds import isinstance, namespace_of
 from .namespaces import find_method, instance_attr, is_member, load_global_value, namespace_source, refuse_former
-from .sets import removed, table
+from .sets import are_keys, compares_itself, is_plain_set, key_source, shadow_of_set, shadow_of_subclass
 
 __all__ = ["GlobalsDict", "InstanceDict", "LazyDict", "Shadow", "compares_fields", "list_items", "shadow_of"]
 
@@ -65,6 +63,8 @@ def shadow_of(vm: Interpreter, value: Any, source: Source) -> Any:
     make = _SHADOWS.get(kind)
     if make is None and isinstance(value, tuple) and _is_plain_tuple(value):
         make = _tuple_subclass
+    if make is None and isinstance(value, set | frozenset) and is_plain_set(vm, value, source):
+        make = shadow_of_subclass
     if make is None:
         return None
     vm.guards.add("type", source, kind)
@@ -120,9 +120,9 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     keys = list(value)
     if keys and all(isinstance(k, Tensor) for k in keys):
         return _by_tensor(vm, value, source, keys)
-    if not _are_keys(vm, keys, source):
+    if not are_keys(vm, keys, source):
         raise Unsupported(f"the keys of {source.name()} are tensors or containers")
-    own = {type(key) for key in keys if _compares_itself(key) and not compares_fields(type(key))}
+    own = {type(key) for key in keys if compares_itself(key) and not compares_fields(type(key))}
     for kind in own:
         if not vm.is_library(kind.__module__) and not _looks_only(kind):
             raise Unsupported(
@@ -133,7 +133,7 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     if own and any(value.get(key, vm) is not item for key, item in value.items()):
         raise Unsupported(f"a key of {source.name()} has changed since it was put in")
     for i, key in enumerate(keys):
-        vm.user.held(key, _key_source(source, i))
+        vm.user.held(key, key_source(source, i))
         vm.user.tell_apart(key, pinned=True)
     copy: Any = type(value)()
     if type(value) is defaultdict:
@@ -143,27 +143,6 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     for i, (key, item) in enumerate(value.items()):
         copy[key] = vm.user.wrap(item, Item(items, i) if own else Item(source, key))
     return copy
-
-
-def _are_keys(vm: Interpreter, keys: list[Any], source: Source) -> bool:
-    """Whether capture works with the keys themselves: constants, classes, functions, modules."""
-    return all(
-        is_constant(k) or isinstance(k, type) or _is_of_classes(k) or vm.user.wrap(k, _key_source(source, i)) is k
-        for i, k in enumerate(keys)
-    )
-
-
-def _is_of_classes(key: Any) -> bool:
-    """Whether a key is a tuple of constants and classes, as registries of pairs of classes have: equal ones are the same to programs."""
-    plain = (type(k) is type or is_constant(k) for k in key) if type(key) is tuple else (False,)
-    return all(plain)
-
-
-def _compares_itself(value: Any) -> bool:
-    """Whether a look-up may run code of the program's."""
-    kind = type(value)
-    own = (lookup(kind, name)[0] is not vars(object)[name] for name in ("__eq__", "__hash__"))
-    return bool(kind.__flags__ & HEAP_TYPE) and not is_constant(value) and not isinstance(value, type) and any(own)
 
 
 _CHANGES = re.compile(
@@ -207,44 +186,8 @@ def _by_tensor(vm: Interpreter, value: Any, source: Source, keys: list[Tensor]) 
     vm.user.track(value, copy, source)
     items = Fetch(list, Fetch(dict.values, source))
     for i, (key, item) in enumerate(zip(keys, value.values(), strict=True)):
-        copy[vm.user.wrap(key, _key_source(source, i))] = vm.user.wrap(item, Item(items, i))
+        copy[vm.user.wrap(key, key_source(source, i))] = vm.user.wrap(item, Item(items, i))
     return copy
-
-
-def _key_source(source: Source, index: int) -> Source:
-    return Item(Fetch(list, source), index)
-
-
-def _set(vm: Interpreter, value: Any, source: Source) -> Any:
-    if any(map(_compares_itself, value)) or not _are_keys(vm, list(value), source):
-        raise Unsupported(f"the set {source.name()} holds tensors, containers or what has its own __eq__ or __hash__")
-    vm.guards.add("keys", source, list(value))
-    for i, key in enumerate(value):
-        vm.user.held(key, _key_source(source, i))
-        vm.user.tell_apart(key, pinned=True)
-    if type(value) is frozenset:
-        return value
-    made = recipe(value)
-    if made is None and (removed(value) or not _is_copied(value)):
-        raise Unsupported(f"the set {source.name()} has an order that another set with its items does not get")
-    vm.guards.add("equals", Fetch(set.__sizeof__, source), set.__sizeof__(value))  # the order in which it grows
-    copy: set[Any] = set()
-    for item in (
-        value if made is None else (*made[0], *made[2])
-    ):  # as most sets come to be; in this way no trace of others is left
-        copy.add(item)
-    if not same_keys(copy, list(value)) or copy.__sizeof__() != set.__sizeof__(value):
-        copy = set.copy(value) if made is None else made_set(*made)
-    vm.user.track(value, copy, source)
-    if removed(value) == removed(copy) == 0 and table(value) == table(copy):
-        vm.user.same_tables.add(id(copy))
-    return copy
-
-
-def _is_copied(value: set[Any]) -> bool:
-    """Whether a copy of a set has the items at the same places."""
-    copy = set.copy(value)
-    return same_keys(copy, list(value)) and copy.__sizeof__() == set.__sizeof__(value) and table(copy) == table(value)
 
 
 _SHADOWS: dict[type, Any] = {
@@ -256,8 +199,8 @@ _SHADOWS: dict[type, Any] = {
     OrderedDict: _mapping,
     defaultdict: _mapping,
     Counter: _mapping,
-    set: _set,
-    frozenset: _set,
+    set: shadow_of_set,
+    frozenset: shadow_of_set,
 }
 
 

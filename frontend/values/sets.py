@@ -8,14 +8,30 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import types
 from typing import Any
 
 from ..calls.registry import Rows
-from ..errors import GraphBreak
-from ..guards.source import Fetch
+from ..errors import GraphBreak, Unsupported
+from ..guards.definitions import lookup
+from ..guards.sameness import made_set, recipe, same_keys
+from ..guards.source import Fetch, Item, Source
 from ..state import Interpreter
+from .constant import is_constant
+from .kinds import HEAP_TYPE, isinstance, namespace_of
 
-__all__ = ["check_history", "rely_on_table", "removed", "table"]
+__all__ = [
+    "are_keys",
+    "check_history",
+    "compares_itself",
+    "is_plain_set",
+    "key_source",
+    "rely_on_table",
+    "removed",
+    "shadow_of_set",
+    "shadow_of_subclass",
+    "table",
+]
 
 ROWS = Rows()
 
@@ -25,12 +41,12 @@ _FORM = struct.Struct(
 )  # used and unused places, items, places - 1, where the places are: each a pointer and a hash
 
 
-def _facts(value: set[Any]) -> tuple[int, int, int, int]:
+def _facts(value: set[Any] | frozenset[Any]) -> tuple[int, int, int, int]:
     filled, count, most, start = _FORM.unpack(ctypes.string_at(id(value) + _HEAD, _FORM.size))
     return filled, count, most, start
 
 
-def removed(value: set[Any]) -> int:
+def removed(value: set[Any] | frozenset[Any]) -> int:
     """How many items have left a trace in a set's table; -1 where this Python keeps sets in another way."""
     if not _KNOWN:
         return -1
@@ -38,7 +54,7 @@ def removed(value: set[Any]) -> int:
     return filled - count
 
 
-def table(value: set[Any]) -> list[bool] | None:
+def table(value: set[Any] | frozenset[Any]) -> list[bool] | None:
     """Which places of a set's table are taken; None where this is not known."""
     if not _KNOWN:
         return None
@@ -73,10 +89,10 @@ def check_history(vm: Interpreter, function: Any, args: tuple[Any, ...]) -> None
 
 def rely_on_table(vm: Interpreter, value: Any) -> None:
     """Rely on a set of the caller's being kept as its stand-in is."""
-    if type(value) is not set:
+    if not isinstance(value, set):
         return
     entry = vm.user.by_value.get(id(value))
-    if entry is None or type(entry.real) is not set:
+    if entry is None or not isinstance(entry.real, set) or entry.real is value:
         return
     if id(value) not in vm.user.same_tables:
         raise GraphBreak(
@@ -90,3 +106,113 @@ def _pop(vm: Interpreter, items: Any) -> Any:
     if vm.user.source_of(items) is not None:
         raise GraphBreak("an item is popped from a set of the caller's: which one, its history decides")
     return vm.native(set.pop, items)
+
+
+# ---- stand-ins of sets ----
+
+
+def are_keys(vm: Interpreter, keys: list[Any], source: Source) -> bool:
+    """Whether capture works with the keys themselves: constants, classes, functions, modules."""
+    return all(
+        is_constant(k) or isinstance(k, type) or _is_of_classes(k) or vm.user.wrap(k, key_source(source, i)) is k
+        for i, k in enumerate(keys)
+    )
+
+
+def _is_of_classes(key: Any) -> bool:
+    """Whether a key is a tuple of constants and classes, as registries of pairs of classes have: equal ones are the same to programs."""
+    plain = (type(k) is type or is_constant(k) for k in key) if type(key) is tuple else (False,)
+    return all(plain)
+
+
+def compares_itself(value: Any) -> bool:
+    """Whether a look-up may run code of the program's."""
+    kind = type(value)
+    own = (lookup(kind, name)[0] is not vars(object)[name] for name in ("__eq__", "__hash__"))
+    return bool(kind.__flags__ & HEAP_TYPE) and not is_constant(value) and not isinstance(value, type) and any(own)
+
+
+def key_source(source: Source, index: int) -> Source:
+    """Where a key of a dict or an item of a set stands."""
+    return Item(Fetch(list, source), index)
+
+
+def is_plain_set(vm: Interpreter, value: Any, source: Source) -> bool:
+    """Whether a set of a class that derives from Python's is taken as a plain set is; where it is not, C code that looks into it breaks the graph.
+
+    It holds no more than its items, which are few, and reads as a set; a copy has the items at the same places.
+    """
+    kind, base = type(value), set if isinstance(value, set) else frozenset
+    if any(
+        lookup(kind, name)[0] is not vars(base)[name] for name in ("__iter__", "__len__", "__contains__", "__sizeof__")
+    ):
+        return False
+    slots = any(type(v) is types.MemberDescriptorType for cls in kind.__mro__ for v in vars(cls).values())
+    if slots or namespace_of(value) or len(value) > _MANY or removed(value) or vm.user.of_library(source):
+        return False
+    if any(map(compares_itself, value)) or not _is_copy(_copied(value), value):
+        return False
+    return are_keys(vm, list(value), source)
+
+
+_MANY = 48  # items that a guard looks at in each call
+
+
+def _copied(value: Any) -> Any:
+    """A set of the class, past its constructor, with the same items."""
+    if isinstance(value, frozenset):
+        return frozenset.__new__(type(value), value)
+    made = set.__new__(type(value))
+    set.update(made, value)
+    return made
+
+
+def shadow_of_subclass(vm: Interpreter, value: Any, source: Source) -> Any:
+    """The stand-in for a set that `is_plain_set`."""
+    _pin_items(vm, value, source)
+    made = _copied(value)
+    vm.user.track(value, made, source)
+    size = set.__sizeof__ if isinstance(value, set) else frozenset.__sizeof__
+    vm.guards.add("equals", Fetch(size, source), size(value))
+    vm.user.same_tables.add(id(made))
+    return made
+
+
+def shadow_of_set(vm: Interpreter, value: Any, source: Source) -> Any:
+    """The stand-in for a set, a frozenset itself."""
+    if any(map(compares_itself, value)) or not are_keys(vm, list(value), source):
+        raise Unsupported(f"the set {source.name()} holds tensors, containers or what has its own __eq__ or __hash__")
+    _pin_items(vm, value, source)
+    if type(value) is frozenset:
+        return value
+    made = recipe(value)
+    if made is None and (removed(value) or not _is_copied(value)):
+        raise Unsupported(f"the set {source.name()} has an order that another set with its items does not get")
+    vm.guards.add("equals", Fetch(set.__sizeof__, source), set.__sizeof__(value))  # the order in which it grows
+    copy: set[Any] = set()
+    for item in (
+        value if made is None else (*made[0], *made[2])
+    ):  # as most sets come to be; in this way no trace of others is left
+        copy.add(item)
+    if not same_keys(copy, list(value)) or copy.__sizeof__() != set.__sizeof__(value):
+        copy = set.copy(value) if made is None else made_set(*made)
+    vm.user.track(value, copy, source)
+    if removed(value) == removed(copy) == 0 and table(value) == table(copy):
+        vm.user.same_tables.add(id(copy))
+    return copy
+
+
+def _pin_items(vm: Interpreter, value: Any, source: Source) -> None:
+    vm.guards.add("keys", source, list(value))
+    for i, key in enumerate(value):
+        vm.user.held(key, key_source(source, i))
+        vm.user.tell_apart(key, pinned=True)
+
+
+def _is_copied(value: set[Any]) -> bool:
+    """Whether a copy of a set has the items at the same places."""
+    return _is_copy(set.copy(value), value)
+
+
+def _is_copy(copy: Any, value: Any) -> bool:
+    return same_keys(copy, list(value)) and copy.__sizeof__() == value.__sizeof__() and table(copy) == table(value)

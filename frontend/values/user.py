@@ -275,12 +275,12 @@ class UserState:
             self.vm.guards.add("equals", Fetch(plain_value, source), plain_value(value))
             self.track(value, value, source)
             return value
-        if is_opaque_type(type(value)) and not hasattr(type(value), "__next__") and not self._of_library(source):
+        if is_opaque_type(type(value)) and not hasattr(type(value), "__next__") and not self.of_library(source):
             self.opaque[id(value)] = source.name()
         self.track(value, value, source)
         return value
 
-    def _of_library(self, source: Source) -> bool:
+    def of_library(self, source: Source) -> bool:
         """Whether the value hangs on a module of torch's or Python's, which is not expected to change."""
         root = source.root()
         namespace = root.value if isinstance(root, Const) else None
