@@ -202,7 +202,7 @@ class Branches:
         # Which way out it was, the condition says: where that holds, the last one of the others was taken.
         stays, last = way
         frame.ip = index + 1
-        with self.loops.left(frame, shape, index, last) as leaving:
+        with self.loops.left(vm, frame, shape, index, last) as leaving:
             try:
                 return self._branch(vm, frame, stays, (STAYS, LEAVES), leaving.cut)
             except Prevented as prevented:

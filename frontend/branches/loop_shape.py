@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..bytecode.instruction import Program, disassemble, per_code
 from .flow import following, landed
 
-__all__ = ["Shape", "Test", "shape_of"]
+__all__ = ["Shape", "Test", "leads_alike", "shape_of"]
 
 _MOST = 400  # instructions that are compared
 
@@ -42,6 +42,11 @@ def shape_of(code: types.CodeType, index: int) -> Shape | None:
     """The innermost loop that the instruction leaves or stays in; None where it is no such test."""
     found: Shape | None = _shape_of(code, index)
     return found
+
+
+def leads_alike(code: types.CodeType, first: int, second: int) -> bool:
+    """Whether the same happens from two instructions on: a short `return` behind a loop is written once for each way out."""
+    return first == second or _alike(disassemble(code), first, second)
 
 
 @per_code

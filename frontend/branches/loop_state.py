@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import operator
 import types
+from collections import Counter as Counts
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from ..bytecode.frame import Frame
 from ..gradients.state import Reach, VisibleState
+from ..graph.aside import storage_of
 from ..guards.sameness import indistinguishable
 from ..regions.capture import is_tracked, result_like
 from ..regions.rounds import tracked_like
@@ -21,31 +23,29 @@ from ..values.constant import has_identity, is_constant
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from .places import Contents, Place
+from .selects import name_of
 from .sides import Path, Prevented, named, shown
 from .truths import as_tensor, number_in
 
-__all__ = ["Counter", "Kinds", "State", "Surroundings"]
+__all__ = ["Counter", "Kinds", "State", "Surroundings", "counter_of", "inner_of"]
 
 _CONTAINERS = (list, dict, types.CellType)
-_RANGE = type(iter(range(0)))
+_RANGE, _TUPLE = type(iter(range(0))), type(iter(()))
 
 
 @dataclass(frozen=True)
 class Counter:
-    """The iterator of a range: how many items there are, and how many have been taken."""
+    """The iterator of a range: how many items there are, and how many have been taken.
+
+    Items are numbers, the `rows` of a tensor, or tuples of the items of `parts` (`enumerate`, `zip`), which all stand where this began.
+    """
 
     start: Any
     step: int
     length: Any  # below zero there are none
     position: Any = 0
-
-    @staticmethod
-    def of(value: Any) -> Counter | None:
-        """What an iterator of a range is at; None of anything else."""
-        if type(value) is not _RANGE:
-            return None
-        items: Any = value.__reduce__()[1][0]
-        return Counter(items.start, items.step, len(items), len(items) - operator.length_hint(value))
+    rows: Tensor | None = None
+    parts: tuple[Counter, ...] = ()
 
     @staticmethod
     def over(args: Sequence[Any]) -> Counter | None:
@@ -56,13 +56,73 @@ class Counter:
             return None
         return Counter(start, step, (stop - start) * step)
 
-    def item(self) -> Any:
+    def item(self, vm: Interpreter) -> Any:
         """The next item."""
+        if self.parts:
+            return tuple(part.at(part.position + self.position).item(vm) for part in self.parts)
+        if self.rows is not None:
+            return vm.call(torch.select, (self.rows, 0, self.position), {})
         return self.start + self.position * self.step
 
     def at(self, position: Any) -> Counter:
         """The iterator behind so many items."""
         return replace(self, position=position)
+
+
+def counter_of(vm: Interpreter, value: Any) -> Counter | None:
+    """What an iterator of a range, of a tensor's rows, or of these by `enumerate` or `zip` is at; None of anything else."""
+    kind = type(value)
+    if kind is _RANGE:
+        items: Any = value.__reduce__()[1][0]
+        return Counter(items.start, items.step, len(items), len(items) - operator.length_hint(value))
+    if kind is _TUPLE:
+        rows = _rows_of(vm, value.__reduce__()[1][0])
+        return None if rows is None else Counter(0, 1, rows.shape[0], value.__reduce__()[2], rows)
+    if kind is enumerate:
+        inner, count = value.__reduce__()[1]
+        found = counter_of(vm, inner)
+        return None if found is None else _together([Counter(count, 1, _left(found)), found])
+    if kind is zip:
+        _, inner, *strict = value.__reduce__()
+        made = [one for one in (counter_of(vm, each) for each in inner) if one is not None]
+        if not made or len(made) < len(inner) or strict and len({*map(_left, made)}) > 1:
+            return None
+        return _together(made)
+    return None
+
+
+def inner_of(value: Any) -> list[Any]:
+    """An iterator, and those that it takes its items of."""
+    if type(value) is enumerate:
+        return [value, *inner_of(value.__reduce__()[1][0])]
+    return [value, *(i for one in value.__reduce__()[1] for i in inner_of(one))] if type(value) is zip else [value]
+
+
+def _left(counter: Counter) -> int:
+    return int(counter.length - counter.position)
+
+
+def _together(parts: list[Counter]) -> Counter:
+    """One whose items are tuples; items of the longer ones, which `zip` takes at its end, nobody sees."""
+    return Counter(0, 1, min(map(_left, parts)), 0, None, tuple(parts))
+
+
+def _rows_of(vm: Interpreter, items: tuple[Any, ...]) -> Tensor | None:
+    """The tensor whose rows these are, as iterating and `unbind` give them; None of anything else."""
+    nodes = [vm.out.node(t) if isinstance(t, Tensor) and vm.out.is_known(t) else None for t in items]
+    first = nodes[0] if nodes else None
+    made: Any = first.args[0] if first is not None and first.target is operator.getitem else None
+    if not isinstance(made, fx.Node) or name_of(made) not in ("unbind", "iter") or not made.args:
+        return None
+    if any(n is None or n.target is not operator.getitem or n.args != (made, k) for k, n in enumerate(nodes)):
+        return None
+    if any(made.args[1:]) or any(made.kwargs.values()) or not isinstance(made.args[0], fx.Node):
+        return None
+    base = made.args[0].meta.get("example_value")
+    if not isinstance(base, Tensor) or not vm.out.is_known(base) or vm.overrides.concern((base,)):
+        return None
+    plain = vm.out.node(base) is made.args[0] and storage_of(base) == storage_of(items[0])
+    return base if plain and base.shape[0] == len(items) and not base.requires_grad else None
 
 
 @dataclass
@@ -234,6 +294,25 @@ class Surroundings:
     def changed(self) -> bool:
         """Whether anything is not as it was."""
         return self.state.is_changed() or self.reach.is_changed()
+
+    def holds(self, iterator: Any) -> bool:
+        """Whether anything but the top of the frame's stack holds an iterator, or one that it takes items of: that would move, too."""
+        vm, inside = self.vm, inner_of(iterator)
+        copies = {id(known.copy) for known in vm.user.iterators.values()}
+        if any(map(vm.user.is_iterator, inside)) or not copies.isdisjoint(map(id, inside)):
+            return True  # an iterator of the caller's
+        counts = Counts(map(id, inside))
+        seen = [value for frame in vm.frames for value in (*frame.fast.values(), *frame.stack)]
+        journal = vm.effects
+        seen += [entry[1] for written in (journal.attrs, journal.globals, journal.cells) for entry in written.values()]
+        seen += [value for shadow in vm.user.shadows for value in _items(shadow.copy)]
+        ids = [id(v) for value in seen for v in (value, getattr(value, "__self__", None))]
+        ids += [h for key, (_, held) in self.reach.before.items() if key not in counts for h in held if type(h) is int]
+        return sum(counts[i] for i in ids) > 1
+
+
+def _items(container: Any) -> list[Any]:
+    return [*container.values()] if isinstance(container, dict) else [*container]
 
 
 class _Visible(VisibleState):

@@ -39,8 +39,8 @@ from ..state import Interpreter
 from ..torch_private.regions import WHILE_LOOP
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
-from .loop_shape import Shape, shape_of
-from .loop_state import Counter, Kinds, State, Surroundings
+from .loop_shape import Shape, leads_alike, shape_of
+from .loop_state import Counter, Kinds, State, Surroundings, counter_of
 from .memory import Sharing, sharing
 from .places import Place
 from .selects import is_cheap, name_of, pieces_of, taken
@@ -74,6 +74,7 @@ class Arrived:
 class Leaving:
     """A loop that has ended; `cut` is the way out that was taken where its condition still holds: instruction, where to."""
 
+    vm: Interpreter
     frame: Frame
     shape: Shape
     cut: frozenset[tuple[int, int]]
@@ -84,7 +85,7 @@ class Leaving:
         frame, test = self.frame, self.shape.tests[self.head]
         if test.truth is None:
             top = frame.stack.pop()
-            frame.stack += [top.at(top.position + 1), top.item()] if stays else []
+            frame.stack += [top.at(top.position + 1), top.item(self.vm)] if stays else []
         frame.ip = test.stay if stays else test.leave
 
 
@@ -120,9 +121,12 @@ class Loops:
         return type(value) is Counter
 
     @contextmanager
-    def left(self, frame: Frame, shape: Shape, head: int, last: int) -> Iterator[Leaving]:
+    def left(self, vm: Interpreter, frame: Frame, shape: Shape, head: int, last: int) -> Iterator[Leaving]:
         """Inside, the way out at the instruction `last` is known to be taken."""
-        before, self.leaving = self.leaving, Leaving(frame, shape, frozenset([(last, shape.tests[last].leave)]), head)
+        before, self.leaving = (
+            self.leaving,
+            Leaving(vm, frame, shape, frozenset([(last, shape.tests[last].leave)]), head),
+        )
         try:
             yield self.leaving
         finally:
@@ -141,10 +145,12 @@ class Loops:
             raise Prevented(f"the loop is left in the middle of a round by {Side(vm).place()}")
         if any(test.truth is None for test in shape.tests.values()):
             items = frame.stack[-1] if frame.stack else None
-            if Counter.of(items) is None and type(items) is not Counter:  # before anything else holds a generator
+            if type(items) is not Counter and counter_of(vm, items) is None:  # before anything else holds a generator
                 raise Prevented(f"the loop takes its items of a {vm.type_of(items).__name__}")
         index = frame.ip - 1
         surroundings = Surroundings(vm, frame)
+        if any(test.truth is None for test in shape.tests.values()) and surroundings.holds(frame.stack[-1]):
+            raise Prevented("the loop takes its items of an iterator that something else holds")
         loop = _Loop(vm, frame, shape, index, predicate, surroundings)
         self.running.append((frame, shape))
         try:
@@ -187,7 +193,7 @@ class _Loop:
             self.kinds.found["stack", len(frame.stack) - 1, 0] = int
         elif any(test.truth is None for test in shape.tests.values()):
             for place in reversed(range(len(frame.stack))):
-                counter = Counter.of(frame.stack[place])
+                counter = counter_of(vm, frame.stack[place])
                 if counter is not None:
                     frame.stack[place] = counter
                     self.kinds.found["stack", place, 0] = int
@@ -248,7 +254,11 @@ class _Loop:
                 line = self.frame.program.instructions[at].line
                 what = name_of(odd) if odd else f"more than {_CHEAP} operators"
                 raise Prevented(f"the loop is left in the middle of a round (line {line}), behind {what}")
-            self.same_end &= self.shape.tests[at].leave == leave and state.is_same(self.entered)
+            self.same_end &= self.leads(at, leave) and state.is_same(self.entered)
+
+    def leads(self, at: int, leave: int) -> bool:
+        """Whether a way out leads to where another one does."""
+        return leads_alike(self.frame.code, self.shape.tests[at].leave, leave)
 
     def note_written(self, aside: Any, given: Sequence[Tensor]) -> None:
         """Which tensors from before a round writes to."""
@@ -327,8 +337,11 @@ class _Loop:
                 return self.joined(
                     index, Arrived(State.of(frame, self.names, self.places), stays, found), _behind(begun)
                 )
-            if index in self.shape.tests and (more := self.undecided(index)) is not None:
-                found.append((index, more, _behind(begun), State.of(frame, self.names, self.places)))
+            last = wanted == len(found) + 1
+            if index in self.shape.tests and (more := self.undecided(index, last)) is not None:
+                before = _behind(begun)
+                before = before[: before.index(vm.out.node(more)) + 1] if vm.out.node(more) in before else before
+                found.append((index, more, before, State.of(frame, self.names, self.places)))
                 frame.ip = self.shape.tests[index].stay
                 continue
             frame.ip = index + 1
@@ -353,7 +366,7 @@ class _Loop:
         while arrived.tests:
             at, more, before, state = arrived.tests[-1]
             behind = nodes[len(before) :]
-            if self.shape.tests[at].leave != leave or not state.is_same(arrived.state):
+            if not self.leads(at, leave) or not state.is_same(arrived.state):
                 break
             if len(behind) > _CHEAP or not all(map(is_cheap, behind)):
                 break
@@ -361,14 +374,17 @@ class _Loop:
             arrived = Arrived(arrived.state, stays, arrived.tests[:-1])
         return arrived
 
-    def undecided(self, index: int) -> Tensor | None:
-        """Whether the loop goes on at a way out, as a tensor, with what it asks for taken off the stack; None where that is known."""
+    def undecided(self, index: int, last: bool) -> Tensor | None:
+        """Whether the loop goes on at a way out, as a tensor, with what it asks for taken off the stack; None where that is known.
+
+        `last`: nothing else is asked, so that no item is needed, which there may be none of.
+        """
         vm, frame = self.vm, self.frame
         top = frame.stack[-1]
         if self.shape.tests[index].truth is None:
             if type(top) is not Counter:
                 raise Prevented(f"the loop takes its items of a {vm.type_of(top).__name__}")
-            return self.take()
+            return self.more() if last else self.take()
         value = top.read() if type(top) is Unread else top
         truth = tensor_of_truth(vm, value)
         if not isinstance(truth, Tensor) or getattr(truth, "constant", None) is not None:
@@ -387,7 +403,7 @@ class _Loop:
         """Put the next item on the stack; whether there is one."""
         more, top = self.more(), self.frame.stack[-1]
         self.frame.stack[-1] = top.at(top.position + 1)
-        self.frame.push(top.item())
+        self.frame.push(top.item(self.vm))
         return more
 
     def stay(self, truth: Tensor, index: int) -> Tensor:

@@ -110,7 +110,15 @@ def is_cheap(node: fx.Node) -> bool:
         return False
     if name_of(node) == "getitem":
         return not any(isinstance(n.meta.get("example_value"), Tensor) for n in node.all_input_nodes[1:])
-    return name_of(node) in _CHEAP
+    return name_of(node) in _CHEAP or name_of(node) == "pow" and _is_a_power(node)
+
+
+def _is_a_power(node: fx.Node) -> bool:
+    """Whether a node is a float tensor to the power of a number, which no value makes fail: integers refuse some."""
+    base, power = (*node.args, None, None)[:2]
+    value = base.meta.get("example_value") if isinstance(base, fx.Node) else None
+    floats = isinstance(value, Tensor) and value.is_floating_point() and not node.kwargs
+    return floats and len(node.args) == 2 and type(power) in (int, float)
 
 
 def _has_unknown_sizes(node: fx.Node) -> bool:
