@@ -1,7 +1,8 @@
 """Published ideas as passes of others, and what they do to models: `python -m benchmarks.ideas` prints a table.
 
 Written against docs/extend.md alone. The models are small, so that the effect of each idea is seen beside products that all have.
-`python -m benchmarks.ideas 10 product-order` measures benchmarks/product_order.py on the models that multiply several matrices.
+`python -m benchmarks.ideas 10 product-order` measures benchmarks/product_order.py on the models that multiply several matrices,
+`... batched-products` measures benchmarks/batched_products.py on small nets side by side.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import intarsia
-from benchmarks import torchvision_stub
+from benchmarks import batched_products, torchvision_stub
 from benchmarks.product_order import ProductOrder
 from intarsia.extend import (
     BF16,
@@ -33,8 +34,8 @@ from intarsia.extend import (
     bytes_read,
     kernel,
     prim,
-    tensor_type,
 )
+from intarsia.extend import replace as replace_op
 
 
 @dataclass(frozen=True)
@@ -139,30 +140,50 @@ PRODUCTS = ("aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.l
 
 @dataclass(frozen=True)
 class MixedPrecision(Pass):
-    """Products of matrices in bfloat16, all else in float32 (Micikevicius et al., 2018), as a rewrite of the IR."""
+    """Products of matrices in bfloat16, all else in float32 (Micikevicius et al., 2018), as a rewrite of the IR.
+
+    The library adds products of bfloat16 in float32.
+
+    Options:
+        allow: operators that may be narrowed.
+        deny: parts of names of parameters, between commas: a product that reads such a one stays in float32.
+        multiplications: smaller products stay in float32, too.
+    """
 
     name = "mixed-precision"
     level = "prim"
-    after = ("dce", "wide-products?")
+    after = ("dce", "wide-products?", "batched-products?")
     before = ("own-kernels?", "hoist?", "fuse")
+    allow: str = ",".join(PRODUCTS)
+    deny: str = ""
+    multiplications: int = 0
 
     def apply(self, ctx, module) -> None:
-        for op in [op for op in module.walk() if op.name == "kernel.extern" and op["target"] in PRODUCTS]:
-            if any(v.type.dtype != F32 for v in (*op.operands, *op.results)):
-                continue
-            halves = [prim.cast(v, BF16) for v in op.operands]
-            t = op.results[0].type
-            attrs = {k: v for k, v in op.literals.items() if k != "operand_strides"}
-            call = kernel.Extern.make(
-                [h.results[0] for h in halves], [tensor_type(t.shape, BF16, t.device)], attrs, loc=op.location
-            )
-            back = prim.cast(call.results[0], F32)
-            for new in (*halves, call, back):
-                new.location = op.location
-            op.parent.insert_ops_before([*halves, call, back], op)
-            op.results[0].replace_all_uses_with(back.results[0])
-            op.parent.erase_op(op)
-            ctx.diagnostics.count(self.name, "products in bfloat16")
+        denied = {
+            value
+            for func in module.walk()
+            if isinstance(func, prim.Func)
+            for value, name in zip(func.block_body.args, func.get("arg_names") or (), strict=False)
+            if any(part in str(name) for part in self.deny.split(",") if part)
+        }
+        for op in [op for op in module.walk() if op.name == "kernel.extern" and op["target"] in self.allow.split(",")]:
+            single = all(v.type.dtype == F32 for v in (*op.operands, *op.results))
+            if single and not denied & {*op.operands} and self._multiplications(op) >= self.multiplications:
+                self._narrow(op)
+                ctx.diagnostics.count(self.name, "products in bfloat16")
+
+    def _multiplications(self, op) -> float:
+        """Of a product; a size that is a symbol may be large."""
+        matrix = op.operands[1 if op["target"].startswith("aten.addmm") else 0]
+        count = op.results[0].type.numel * matrix.type.shape[-1]
+        return count if isinstance(count, int) else float("inf")
+
+    def _narrow(self, op) -> None:
+        halves = [prim.cast(v, BF16) for v in op.operands]
+        attrs = {k: v for k, v in op.literals.items() if k != "operand_strides"}
+        call = kernel.Extern.make([h.results[0] for h in halves], [op.results[0].type.with_(dtype=BF16)], attrs)
+        back = prim.cast(call.results[0], F32)
+        replace_op(op, [back.results[0]], [*halves, call, back])
 
 
 class Tasks(nn.Module):
@@ -354,5 +375,7 @@ if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     if sys.argv[2:] == ["product-order"]:
         main(count, CHAINS, {"as it is": [], "product order": [ProductOrder()]})
+    elif sys.argv[2:] == ["batched-products"]:
+        main(count, batched_products.MODELS, {"as it is": [], "batched products": [batched_products.BatchedProducts()]})
     else:
         main(count)
