@@ -221,6 +221,7 @@ CURES = {
     "'default' stands in a list": "leave `default` out, or give your passes by their edges, without a pipeline",
     "the kernel '…' takes only": "a pass before gives this kernel a call that it does not take; ask its precondition first",
     "the rule for … gives": "return `None` where the rule does not hold",
+    "… and … read one another": "a pass joined operations one of which needs the other's result; join only those that do not",
     "no operation is called": "the nearest name is suggested; [The IR](ir.md) has all",
     "pass '…' works at level": "run the pass that is named in front of it, or leave `-p` out",
     "… is left in a module of level": "the pass that takes the module to its next level has to leave none of these",

@@ -51,7 +51,7 @@ def minify(
     if found:
         return None
     if not found.findings:
-        raise RuntimeError(f"minify: {found}")
+        raise RuntimeError(f"minify found nothing to make smaller, but could not look at everything: {found}")
     finding = found.findings[0]
     test = next(
         (t for t in (_Test(finding, f"random:{seed}") for seed in range(_SEEDS)) if t.fails(finding.before)), None
