@@ -36,13 +36,14 @@ for _name, _folder in (("TORCHINDUCTOR", "inductor"), ("TRITON", "triton"), ("IN
 
 import torch  # noqa: E402  (after the caches are named)
 from gpu_cases import KERNELS, MODELS, PRODUCTS, TRAINING  # noqa: E402
+from gpu_wide import WIDE  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import intarsia  # noqa: E402
 from intarsia.testing import same  # noqa: E402
 
 Row = dict[str, Any]
-SUITES = ("kernels", "products", "models", "dynamic", "training", "start")
+SUITES = ("kernels", "products", "models", "wide", "dynamic", "training", "start")
 MODES = {
     "inductor": {},
     "reduce-overhead": {"mode": "reduce-overhead"},
@@ -386,7 +387,11 @@ def main(arguments: list[str] | None = None) -> int:
         for suite, name in cases:
             intarsia.reset()
             torch.manual_seed(0)
-            row = _run(suite, name, names, options.seconds) | {"suite": suite}
+            try:
+                row = _run(suite, name, names, options.seconds)
+            except Exception as error:  # of a library that is missing, or of eager: the other cases go on
+                row = {"case": name, "errors": {"eager": f"{type(error).__name__}: {error}"[:300]}}
+            row["suite"] = suite
             if options.prepare and "first" in row:  # only intarsia's caches were empty
                 row["first"] = {k: v for k, v in row["first"].items() if k == "intarsia"}
             rows.append(row)
@@ -424,6 +429,7 @@ def _cases(suite: str) -> list[str]:
         "products": list(PRODUCTS),
         "start": list(STARTS),
         "training": list(TRAINING),
+        "wide": list(WIDE),
     }.get(suite, list(MODELS))
 
 
@@ -434,7 +440,7 @@ def _run(suite: str, name: str, names: list[str], seconds: float) -> Row:
         fn, make = (KERNELS if suite == "kernels" else PRODUCTS)[name]
         chosen = [n for n in names if n == "intarsia" or n in DEVICE_MODES]
         return run_case(name, fn, make(), chosen, seconds, True)
-    fn, args = (TRAINING if suite == "training" else MODELS)[name]()
+    fn, args = {"training": TRAINING, "wide": WIDE}.get(suite, MODELS)[name]()
     if suite == "training":
         return run_training(name, fn, args, names, seconds)
     if suite == "dynamic":
