@@ -19,6 +19,7 @@ from ...ir.dialects import prim
 from ...ir.types import TensorType
 from ..analysis.cost import (
     ADDRESS_COST,
+    ALONE,
     CONTRACT_TILE,
     FEW_ELEMENTS,
     FEWEST_MEMBERS,
@@ -35,7 +36,7 @@ from ..analysis.sizes import hint
 from ..core.context import CompileContext
 from .graph import CONTRACT, EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, is_border, size_in_bytes
 from .orders import Orders
-from .places import is_made_again, loads_of, places_of, written_out
+from .places import in_turn, is_made_again, loads_of, places_of, written_out
 
 Matching = dict[int, int]  # axes of one group to axes of the other
 
@@ -436,8 +437,7 @@ class Groups:
                 if mapped != set(rest) or not all(x in matching for x in columns_a):
                     return Refusal("the consumer runs over other columns than the reduction")
             else:
-                order = self._order_like(b, rest)
-                pairs = self.axes.align(columns_a, order)
+                pairs = self.axes.align(columns_a, sorted(rest, key=self.domain(b).index))
                 if pairs is None:
                     return Refusal("the consumer runs over other columns than the reduction")
                 joins += pairs
@@ -466,9 +466,6 @@ class Groups:
             and access.producer.iterations == self._numel(self.domain(a))
         )
 
-    def _order_like(self, group: Group, axes: list[int]) -> list[int]:
-        return sorted(axes, key=self.domain(group).index)
-
     def _enough_rows(self, rows: Sequence[int], columns: Sequence[int]) -> bool:
         n = self._numel(self.axes.leaves(rows))
         return n >= self.machine.cpu.threads or n * self._numel(self.axes.leaves(columns)) <= SERIAL_ELEMENTS
@@ -478,6 +475,10 @@ class Groups:
         if not self._enough_rows(a.rows, a.columns):
             return Refusal("a whole-domain consumer of a reduction with too few rows would run serially")
         columns = self.axes.leaves(a.columns)
+        if a.grid and self._numel(columns) > ALONE and in_turn(a.nodes + b.nodes) > 2:
+            return Refusal(
+                "programs that share a long row wait for each other once: for two reductions in turn, no more"
+            )
         values = [x for x in a.reads.values() if not x[0].indirect]
         full = [x[0] for x in values if elements(x[0].base) >= self._numel(self.domain(a))]
         if full and self.orders.innermost(full[0]) not in columns:

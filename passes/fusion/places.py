@@ -1,4 +1,4 @@
-"""At how many places a group of computations reads memory, and how often its operations would be written out for them."""
+"""What a group of computations would be as one kernel: places at which it reads memory, operations that are written out for them, chains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ..analysis.cost import LARGEST_CONE, SMALLER
-from .graph import POINTWISE, Access, Node, elements
+from .graph import POINTWISE, REDUCE, Access, Node, elements
 
 
 def places_of(accesses: Iterable[Access]) -> int:
@@ -48,6 +48,18 @@ def written_out(nodes: Collection[Node]) -> int:
                 views = tuple(map(id, [*shifts, *access.views]))
                 seen[views] = max(seen.get(views, 0), count)
     return total
+
+
+def in_turn(nodes: Collection[Node]) -> int:
+    """The longest chain of reductions, each of elements that are computed from what the one before gives.
+
+    Two in turn, such as mean and variance or the maximum and the sum of a softmax, are one walk over a row (`online`).
+    """
+    longest: dict[Node, int] = {}
+    for node in sorted(nodes, key=lambda n: n.index):
+        before = max((longest.get(x.producer, 0) for x in node.accesses if x.producer is not None), default=0)
+        longest[node] = before + (node.kind == REDUCE)
+    return max(longest.values(), default=0)
 
 
 def is_made_again(node: Node, inside: Callable[[Node], bool]) -> bool:

@@ -237,7 +237,7 @@ class Lowering(Expressions):
     def _reduce(self, owner: prim.Reduce, index: Index, mask: tuple[Dim, ...]) -> Node:
         if not owner["dims"] and not owner["kind"].startswith("arg"):
             return self.lower(owner.operands[0], index, mask)
-        data = (owner, index, mask, self.stored & self._above(owner.results[0]))
+        data = (owner, index, self._doubtful(owner, index, mask), self.stored & self._above(owner.results[0]))
         found = self.node("reduced", owner.type.dtype, (), data, index)
         if found not in self.bodies:
             sizes = indexing.reduced_sizes(owner)
@@ -249,8 +249,18 @@ class Lowering(Expressions):
             self.bodies[found] = Body(owner, index, tuple(args), variables, sizes)
         return found
 
+    def _doubtful(
+        self, owner: prim.Reduce | prim.Bag | prim.Contract, index: Index, mask: tuple[Dim, ...]
+    ) -> tuple[Dim, ...]:
+        """The mask; nothing where there is such an element whatever the mask says, so that a window reads one value, not one a place."""
+        inside = all(
+            is_nonnegative(at, self.ranges) and is_nonnegative(dim(size - 1 - at), self.ranges)
+            for at, size in zip(index, owner.type.shape, strict=True)
+        )
+        return () if inside else mask
+
     def _bag(self, owner: prim.Bag, index: Index, mask: tuple[Dim, ...]) -> Node:
-        data = (owner, index, mask, self.stored & self._above(owner.results[0]))
+        data = (owner, index, self._doubtful(owner, index, mask), self.stored & self._above(owner.results[0]))
         found = self.node("reduced", owner.type.dtype, (), data, index)
         if found not in self.bodies:
             table, numbers, start, count, *scale = owner.operands
@@ -278,7 +288,7 @@ class Lowering(Expressions):
         return variable
 
     def _contract(self, owner: prim.Contract, index: Index, mask: tuple[Dim, ...]) -> Node:
-        data = (owner, index, mask, self.stored & self._above(owner.results[0]))
+        data = (owner, index, self._doubtful(owner, index, mask), self.stored & self._above(owner.results[0]))
         found = self.node("reduced", owner.type.dtype, (), data, index)
         if found not in self.bodies:
             sizes = owner["reduced"]

@@ -23,7 +23,6 @@ from ....ir.symbols import (
     Mod,
     dim,
     free_symbols,
-    is_nonnegative,
     known_equal,
     product,
     simplify_index,
@@ -222,7 +221,7 @@ class Planner:
             op, index, mask = use.data[:3]
             tuples.setdefault(op.results[0], set()).add(index)
             symbols = {s for s in free_symbols(index) if s in self.lowering.ranges}
-            if not symbols <= variables or (mask and not self._inside(index, op)):
+            if not symbols <= variables or mask:
                 refused.add(op.results[0])
         refused |= {v for v, found in tuples.items() if len(found) > 1}
         fine = [u for u in root.uses if u.data[0].results[0] not in refused]
@@ -247,13 +246,6 @@ class Planner:
             return variables
         candidates = [free_symbols(u.data[1]) & variables for u in uses]
         return max(candidates, key=lambda c: (len(c), candidates.count(c)), default=set())
-
-    def _inside(self, index: Index, op: prim.Reduce | prim.Bag | prim.Contract) -> bool:
-        """Whether the index lies within the reduction's result whatever the mask says."""
-        return all(
-            is_nonnegative(i, self.lowering.ranges) and is_nonnegative(dim(size - 1 - i), self.lowering.ranges)
-            for i, size in zip(index, op.type.shape, strict=True)
-        )
 
     def _once(self, index: Index, op: prim.Reduce | prim.Bag | prim.Contract, rows: Sequence[sympy.Symbol]) -> bool:
         """Whether different rows mean different elements of the reduction, so that nothing is computed twice."""
