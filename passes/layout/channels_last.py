@@ -18,6 +18,7 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import dim
+from ...ir.syntax import Op
 from ...ir.types import TensorType
 from ..analysis.machine import Machine
 from ..analysis.strides import channels_last, same_layout
@@ -67,13 +68,14 @@ class ChannelsLast(Pass):
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             values: set[SSAValue] = set()  # those that will lie channels-last
+            pixels: dict[SSAValue, SSAValue] = {}  # of an image, a row for each: products of one image read the same
             for op in list(func.block_body.ops):
                 if isinstance(op, kernel.Extern):
                     if op.get("own") == "convolution":
                         values.update(op.results)
                     elif self._lies_last(op, ctx.machine):
                         _move(op, ctx.machine)
-                        self._convolution(ctx, op, values)
+                        self._convolution(ctx, op, values, pixels)
                     elif _goes_back(op, values, ctx.machine):
                         _move_back(op)
                         values.update(r for r in op.results if prim.tensor(r).rank == 4)
@@ -85,18 +87,20 @@ class ChannelsLast(Pass):
                         if self.pools and op["target"] == POOL and not broken(takes_max_pool(op, ctx.machine)):
                             op = _own_pool(op)
                             ctx.diagnostics.count(self.name, "pools of our own")
-                        self._convolution(ctx, op, values)
+                        self._convolution(ctx, op, values, pixels)
                 elif any(v in values for v in op.operands) and _keeps_shape(op, values):
                     values.update(op.results)
 
-    def _convolution(self, ctx: CompileContext, op: kernel.Extern, values: set[SSAValue]) -> None:
+    def _convolution(
+        self, ctx: CompileContext, op: kernel.Extern, values: set[SSAValue], pixels: dict[SSAValue, SSAValue]
+    ) -> None:
         """A call whose operands and results lie channels-last; on a GPU some convolutions become something else."""
         if is_first(op, ctx.machine):
             values.update(space_to_depth(op).results)
             ctx.diagnostics.count(self.name, "first convolutions")
             return
         if op["target"] == "aten.convolution.default" and _is_product(op, ctx.machine):
-            values.add(_as_product(op, values))
+            values.add(_as_product(op, values, pixels))
             ctx.diagnostics.count(self.name, "products of pixels")
             return
         if not broken(takes_depthwise_on_gpu(op, ctx.machine)):
@@ -182,25 +186,29 @@ def _is_product(op: kernel.Extern, target: Machine) -> bool:
     return half and once and plain and weight.shape[2:] == (1, 1)
 
 
-def _as_product(op: kernel.Extern, values: set[SSAValue]) -> SSAValue:
+def _as_product(op: kernel.Extern, values: set[SSAValue], pixels: dict[SSAValue, SSAValue]) -> SSAValue:
     """convolution(x, w) -> linear(pixels of x, w), a row for each pixel; the result seen as an image again."""
     x, weight = op.operands
     n, channels, rows, columns = prim.tensor(x).shape
     outputs = prim.tensor(weight).shape[0]
-    pixels = dim(n * rows * columns)
-    if x in values and isinstance(
-        x.owner, prim.Elementwise | prim.Cast
-    ):  # then its pixels are rows of memory, and no copy of it
-        x.owner["strides"] = (channels_last(prim.tensor(x).shape),)
-    last = prim.permute(x, (0, 2, 3, 1))
-    flat = prim.reshape(last.results[0], (pixels, channels))
+    count = dim(n * rows * columns)
+    made: list[Op] = []
+    if x not in pixels:
+        if isinstance(
+            x.owner, prim.Elementwise | prim.Cast | prim.Concat
+        ):  # then its pixels are rows of memory, no copy
+            x.owner["strides"] = (channels_last(prim.tensor(x).shape),)
+            values.add(x)
+        last = prim.permute(x, (0, 2, 3, 1))
+        flat = prim.reshape(last.results[0], (count, channels))
+        made, pixels[x] = [last, flat], flat.results[0]
     matrix = prim.reshape(weight, (outputs, channels))
     literals = {"target": "aten.linear.default", "operands": ("input", "weight")}
-    kind = prim.tensor(op.results[0]).with_(shape=(pixels, outputs))
-    call = kernel.Extern.make([flat.results[0], matrix.results[0]], [kind], literals, loc=op.location)
+    kind = prim.tensor(op.results[0]).with_(shape=(count, outputs))
+    call = kernel.Extern.make([pixels[x], matrix.results[0]], [kind], literals, loc=op.location)
     image = prim.reshape(call.results[0], (n, rows, columns, outputs))
     back = prim.permute(image.results[0], (0, 3, 1, 2))
-    replace(op, back.results, [last, flat, matrix, call, image, back])
+    replace(op, back.results, [*made, matrix, call, image, back])
     return back.results[0]
 
 
