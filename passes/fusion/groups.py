@@ -36,7 +36,7 @@ from ..analysis.sizes import hint
 from ..core.context import CompileContext
 from .graph import CONTRACT, EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, is_border, size_in_bytes
 from .orders import Orders
-from .places import in_turn, is_made_again, loads_of, places_of, written_out
+from .places import is_made_again, loads_of, places_of, walks, written_out
 
 Matching = dict[int, int]  # axes of one group to axes of the other
 
@@ -475,10 +475,9 @@ class Groups:
         if not self._enough_rows(a.rows, a.columns):
             return Refusal("a whole-domain consumer of a reduction with too few rows would run serially")
         columns = self.axes.leaves(a.columns)
-        if a.grid and self._numel(columns) > ALONE and in_turn(a.nodes + b.nodes) > 2:
-            return Refusal(
-                "programs that share a long row wait for each other once: for two reductions in turn, no more"
-            )
+        few = a.grid and self._numel(self.axes.leaves(a.rows)) < 2 * self.machine.gpu.multiprocessors
+        if few and self._numel(columns) > ALONE and walks(a.nodes + b.nodes) > 1:
+            return Refusal("programs that share a long row wait for each other once")
         values = [x for x in a.reads.values() if not x[0].indirect]
         full = [x[0] for x in values if elements(x[0].base) >= self._numel(self.domain(a))]
         if full and self.orders.innermost(full[0]) not in columns:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...ir.dialects import prim
 from ..analysis.cost import LARGEST_CONE, SMALLER
+from ..analysis.strides import is_view
 from .graph import POINTWISE, REDUCE, Access, Node, elements
 
 
@@ -50,16 +51,39 @@ def written_out(nodes: Collection[Node]) -> int:
     return total
 
 
-def in_turn(nodes: Collection[Node]) -> int:
+def walks(nodes: Collection[Node]) -> int:
     """The longest chain of reductions, each of elements that are computed from what the one before gives.
 
-    Two in turn, such as mean and variance or the maximum and the sum of a softmax, are one walk over a row (`online`).
+    A variance belongs to its mean, and the sum of a softmax to its maximum: they are computed in one walk over a row (`online`).
     """
     longest: dict[Node, int] = {}
+    reductions = [n.op for n in nodes if isinstance(n.op, prim.Reduce)]
     for node in sorted(nodes, key=lambda n: n.index):
         before = max((longest.get(x.producer, 0) for x in node.accesses if x.producer is not None), default=0)
-        longest[node] = before + (node.kind == REDUCE)
+        is_new = node.kind == REDUCE and not any(_in_one_walk(first, node.op) for first in reductions)
+        longest[node] = before + is_new
     return max(longest.values(), default=0)
+
+
+def _in_one_walk(first: prim.Reduce, second: Operation) -> bool:
+    """Whether the second reduction adds up (x - m)^2 or exp(x - m), with `m` from the first one, of x."""
+    if not isinstance(second, prim.Reduce) or second["kind"] != "sum" or first["kind"] not in ("sum", "max"):
+        return False
+    owner = _plain(second.operands[0]).owner
+    if not isinstance(owner, prim.Elementwise):
+        return False
+    apart = owner.operands[0] if owner.row.name == "exp" or owner.operands[0] is owner.operands[-1] else None
+    difference = None if apart is None else _plain(apart).owner
+    if not isinstance(difference, prim.Elementwise) or difference.row.name != "sub":
+        return False
+    return _plain(difference.operands[0]) is _plain(first.operands[0])
+
+
+def _plain(value: SSAValue) -> SSAValue:
+    """The value without views and casts around it."""
+    while isinstance(value.owner, prim.Cast) or is_view(value.owner):
+        value = value.owner.operands[0]  # type: ignore[union-attr]
+    return value
 
 
 def is_made_again(node: Node, inside: Callable[[Node], bool]) -> bool:

@@ -149,11 +149,24 @@ class _Layouts:
                 recorded = self.func.get("result_strides") or (None,) * len(op.operands)
                 found = [contiguous_strides(shape) if recorded[use.index] is None else recorded[use.index]]
             elif isinstance(op, prim.Reshape):
-                found = [reshape_strides(op.type.shape, inner, shape) for inner in self._wishes(op.results[0])]
+                inside = [contiguous_strides(op.type.shape)] if self._is_multiplied(op.results[0]) else []
+                inside += self._wishes(op.results[0])
+                found = [reshape_strides(op.type.shape, inner, shape) for inner in inside]
             elif isinstance(op, prim.Permute):
                 places = [op["perm"].index(i) for i in range(len(shape))]
                 found = [tuple(inner[i] for i in places) for inner in self._wishes(op.results[0])]
             yield from (s for s in found if s is not None and is_dense(shape, s))
+
+    def _is_multiplied(self, value: SSAValue) -> bool:
+        """Whether a product in tiles has the value, or it turned, as a factor: rows that are gathered element by element are slow."""
+        for use in value.uses:
+            op = use.operation
+            if isinstance(op, prim.Permute) and self._is_multiplied(op.results[0]):
+                return True
+            in_tiles = isinstance(op, kernel.Contract) and not op.in_registers
+            if in_tiles and op.block_body.args[use.index] in op.product.operands:
+                return True
+        return False
 
     def _like_inputs(self, read: Sequence[tuple[TensorType, View | None]], result: TensorType) -> Strides | None:
         """Channels-last strides when everything of the result's shape that the kernel reads has them.
