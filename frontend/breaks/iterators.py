@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import GraphBreak, Unsupported
-from ..guards.source import Fetch, Item, Place, Source
+from ..guards.source import Attr, Fetch, Item, Place, Source
 from ..state import Interpreter, Tracked
 from ..values.held import reduced
 from ..values.object import find_method
 from .breaks import restart_point
 
-__all__ = ["TakenApart", "moves", "place", "refuse_iterator", "taken_over"]
+__all__ = ["TakenApart", "method_taken_over", "moves", "place", "refuse_iterator", "taken_over"]
 
 
 @dataclass
@@ -96,6 +96,16 @@ def taken_over(vm: Interpreter, value: Any) -> Any:
     if made is None:
         refuse_iterator(vm, value)
     return made
+
+
+def method_taken_over(vm: Interpreter, method: Any) -> Any:
+    """A method of C's, or that of the stand-in where it is bound to an iterator that existed before the capture."""
+    owner = method.__self__
+    if not hasattr(type(owner), "__next__"):
+        return method
+    source = vm.user.source_of(method)
+    taken = taken_over(vm, owner if source is None else vm.user.wrap(owner, Attr(source, "__self__")))
+    return method if taken is owner else getattr(taken, method.__name__)
 
 
 def refuse_iterator(vm: Interpreter, value: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..breaks.iterators import method_taken_over
 from ..bytecode import coroutine
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_mapping
@@ -310,6 +311,7 @@ def _descriptor(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: d
 
 def _wrapper(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A special method of C's, bound to an object."""
+    function = method_taken_over(vm, function)
     row = called_row(function)
     if row is not None and row.apply is not None:
         return _ruled(vm, row, function, (function.__self__, *args), kwargs)
