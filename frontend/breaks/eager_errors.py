@@ -19,13 +19,20 @@ from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..torch_private.symbols import hint_of
 from ..values.kinds import SYMBOLIC, isinstance
 
-__all__ = ["NotRun", "asked_of_eager", "eagers_error", "said_by_eager"]
+__all__ = ["NotRun", "Run", "asked_of_eager", "eagers_error", "said_by_eager"]
 
 _MOST = 1 << 26  # bytes of all tensors; more than that is not made for a message
 
 
+Run = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+
+
+def _plainly(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
 def eagers_error(
-    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception, run: Run
 ) -> UserRaise | GraphBreak:
     """The error that the program gets; a break where eager does not refuse the call. Sizes are what they are in this call from here on."""
     if _BY_AUTOGRAD in str(
@@ -33,7 +40,7 @@ def eagers_error(
     ):  # it is autograd's, which does not ask what a tensor holds; the real ones here are no views
         return UserRaise(error)
     try:
-        found = _run(op, target, args, kwargs, _number)
+        found = _run(op, target, args, kwargs, _number, run=run)
     except NotRun:
         return UserRaise(error)
     if found is not None:
@@ -42,22 +49,24 @@ def eagers_error(
     return GraphBreak(f"eager carries out a call that only fake tensors refuse: {said}")
 
 
-def said_by_eager(op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
-    """The error of a call on zeros; None where there is none, or where it cannot be run. Nothing is guarded."""
+def said_by_eager(
+    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Run | None = None
+) -> Exception | None:
+    """The error of a call on zeros; None where there is none, or where it cannot be run. Nothing is guarded. `run` makes the call."""
     try:
-        return asked_of_eager(op, target, args, kwargs, _MOST, draws=True)
+        return _run(op, target, args, kwargs, _in_this_call, run=run or _plainly)
     except NotRun:
         return None
 
 
 def asked_of_eager(
-    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int, draws: bool
+    op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], most: int, draws: bool, run: Run = _plainly
 ) -> Exception | None:
     """The error of a call on zeros of `most` bytes, None where there is none. Raises NotRun where it cannot be run. Nothing is guarded.
 
     `draws`: it may draw random numbers, whose generator is set back.
     """
-    return _run(op, target, args, kwargs, _in_this_call, most, draws)
+    return _run(op, target, args, kwargs, _in_this_call, most, draws, run)
 
 
 def _in_this_call(leaf: Any) -> Any:
@@ -88,6 +97,7 @@ def _run(
     number: Callable[[Any], Any],
     most: int = _MOST,
     draws: bool = True,
+    run: Run = _plainly,
 ) -> Exception | None:
     """The error of the call on zeros, of `most` bytes; `number` gives a number for what may be a symbol."""
     if not _is_torchs(target):
@@ -119,9 +129,9 @@ def _run(
         made_args, made_kwargs = pytree.tree_unflatten(real, tree)
         try:
             if op == "call_method":
-                getattr(made_args[0], target)(*made_args[1:], **made_kwargs)
+                run(getattr(made_args[0], target), made_args[1:], made_kwargs)
             else:
-                target(*made_args, **made_kwargs)
+                run(target, made_args, made_kwargs)
         except Exception as found:
             found.__traceback__ = found.__context__ = None
             return found
@@ -158,4 +168,6 @@ def _real(fake: Tensor, laid: _Laid, elements: int) -> Tensor:
     memory = torch.zeros(elements if math.prod(shape) else 0, dtype=fake.dtype, device=fake.device)
     made = torch.empty(0, dtype=fake.dtype, device=fake.device)  # no view of the memory, as autograd sees it
     made.set_(memory.untyped_storage(), offset if math.prod(shape) else 0, shape, strides)
-    return made.requires_grad_() if fake.requires_grad and fake.is_leaf else made
+    made = made.requires_grad_() if fake.requires_grad and fake.is_leaf else made
+    made = made.conj() if fake.is_conj() else made
+    return made._neg_view() if fake.is_neg() else made

@@ -5,46 +5,48 @@ So a warning comes with the call that is captured, as those do that fake tensors
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..bytecode.frame import Whence
 from ..errors import UserRaise
 from ..torch_private.fake import real_tensors
-from .eager_errors import said_by_eager
+from .eager_errors import Run, said_by_eager
 
 __all__ = ["warn_as_eager", "warn_of_gradient", "warn_of_scalar"]
 
 
-def warn_as_eager(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Warn where eager's kernel does; raises the warning where the program's filters make it an error."""
+def warn_as_eager(op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], run: Run) -> None:
+    """Warn where eager's kernel does, of the line where `run` calls; raises the warning where the program's filters make it an error."""
     warns = _WARNS.get(name)
     if warns is not None and args and isinstance(args[0], Tensor) and warns(args, kwargs):
-        error = said_by_eager(op, target, args, kwargs)
+        error = said_by_eager(op, target, args, kwargs, run)
         if isinstance(error, Warning):
             raise UserRaise(error)
 
 
-def warn_of_gradient(tensor: Tensor) -> None:
+def warn_of_gradient(vm: Any, tensor: Tensor) -> None:
     """Warn where the program reads `.grad` of a tensor that is no leaf and does not keep it."""
     if not tensor.requires_grad or tensor.is_leaf or tensor.retains_grad:
         return
-    _warned(lambda: (torch.zeros((), requires_grad=True) + 0).grad)
+    _warned(vm, operator.attrgetter("grad"), lambda: torch.zeros((), requires_grad=True) + 0)
 
 
-def warn_of_scalar(tensor: Tensor) -> None:
+def warn_of_scalar(vm: Any, tensor: Tensor) -> None:
     """Warn where Python's float of a tensor that takes gradients is asked for."""
     if tensor.requires_grad:
-        _warned(lambda: float(torch.zeros((), requires_grad=True)))
+        _warned(vm, float, lambda: torch.zeros((), requires_grad=True))
 
 
-def _warned(call: Callable[[], object]) -> None:
+def _warned(vm: Any, reads: Callable[[Tensor], object], made: Callable[[], Tensor]) -> None:
     """Run what warns; raises the warning where the program's filters make it an error."""
     with real_tensors(), torch.enable_grad():
         try:
-            call()
+            Whence(vm).run(reads, (made(),), {})
         except Warning as error:
             raise UserRaise(error) from None
 

@@ -20,7 +20,7 @@ from ..errors import UserRaise
 from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..torch_private.symbols import hint_of
 from ..values.kinds import SYMBOLIC, isinstance
-from .eager_errors import NotRun, asked_of_eager
+from .eager_errors import NotRun, Run, asked_of_eager
 
 __all__ = ["check_types"]
 
@@ -28,31 +28,34 @@ _MOST = 1 << 22  # bytes of all tensors that are made to ask
 
 
 def check_types(
-    op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: Sequence[Tensor]
-) -> None:
-    """Raise eager's error where it refuses the types of the tensors, or a number for them, in this call."""
+    op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: Sequence[Tensor], run: Run
+) -> bool:
+    """Raise eager's error where it refuses the types of the tensors, or a number for them, in this call, which `run` makes.
+
+    Whether eager has run it now, and has warned of what it warns of.
+    """
     if (
         name in _TAKE_ALL
         or _DRAW.search(name)
         or not any(_may_be_refused(name, t.dtype) for t in given)
         or not _is_known(target)
     ):
-        return
+        return False
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
     if any(isinstance(leaf, torch.Generator) for leaf in leaves):
-        return
+        return False
     said = _said((op, target, len(args), tuple(kwargs), tuple(map(_kind, leaves))))
-    if not said:
+    if asks := not said:
         try:
-            found = asked_of_eager(op, target, args, kwargs, _MOST, draws=False)
+            found = asked_of_eager(op, target, args, kwargs, _MOST, draws=False, run=run)
         except NotRun:  # another call of this kind may be: this one is too large, say
-            return
+            return False
         if isinstance(found, Warning):  # the program's filters make an error of it, in this call
             raise UserRaise(found)
         said.append(found)
     error = said[0]
     if error is None or not (isinstance(error, NotImplementedError) or _OF_TYPES.search(str(error))):
-        return
+        return asks
     for number in leaves:
         if isinstance(number, SYMBOLIC):
             _ = bool(number == hint_of(number))  # a guard: another number may be taken

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from .instruction import disassemble
 
-__all__ = ["NULL", "Frame", "Lasti", "Saved", "kinds_of", "whence"]
+__all__ = ["NULL", "Frame", "Lasti", "Saved", "Whence", "kinds_of"]
 
 
 class _Null:
@@ -132,9 +132,26 @@ def _module_of(frame: Frame, source_of: Callable[[Any], Any]) -> tuple[str, ...]
     return str(source.name()), ".".join(type.__getattribute__(kind, word) for word in ("__module__", "__qualname__"))
 
 
-def whence(vm: Any) -> dict[str, Any]:
-    """What FX nodes keep of where a capture makes them."""
-    return {"stack_trace": vm.trace(), "nn_module_stack": module_stack(vm.frames, vm.user.source_of)}
+class Whence:
+    """Where a capture is."""
+
+    def __init__(self, vm: Any) -> None:
+        self.vm = vm
+
+    def __call__(self) -> dict[str, Any]:
+        """What FX nodes keep of where they are made."""
+        return {"stack_trace": self.vm.trace(), "nn_module_stack": module_stack(self.vm.frames, self.vm.user.source_of)}
+
+    def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function of C as the line that capture is at: what it warns of names that line, and is remembered by its module."""
+        if not self.vm.frames:  # what capture adds behind the program
+            return function(*args, **kwargs)
+        frame = self.vm.frames[-1]
+        code = _call.__code__.replace(co_filename=frame.code.co_filename, co_firstlineno=frame.line)
+        return types.FunctionType(code, frame.globals)(function, args, kwargs)
+
+
+def _call(function: Any, args: Any, kwargs: Any) -> Any: return function(*args, **kwargs)  # fmt: skip  # noqa: E704
 
 
 def kinds_of(values: list[Any]) -> list[str]:

@@ -59,7 +59,7 @@ from ..values.text import Texts
 from ..values.user import UserState
 from . import closing, exceptions
 from .coroutine import suspended_kind
-from .frame import Frame, Lasti, whence
+from .frame import Frame, Lasti, Whence
 from .generator import InterpretedGenerator
 from .opcodes import ALL, steps_of
 
@@ -100,7 +100,7 @@ class SymbolicInterpreter:
         self.shape_env: Any = None
         self.symbolic = ExitStack()
         self.fake_mode = new_fake_mode(None)
-        self.out = OutputGraph(self.fake_mode, functools.partial(whence, self))
+        self.out = OutputGraph(self.fake_mode, Whence(self))
         self.out.settled = functools.partial(settled, self)
         self.out.number_in, self.out.read.allow = self.dynamic.any_item, self.dynamic.may_be_late
         self.guards = GuardSet(where=self.here)

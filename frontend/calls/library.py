@@ -91,7 +91,7 @@ def _number(
                 number = vm.dynamic.any_item(value)
                 if number is not None:
                     if function is float:
-                        warn_of_scalar(value)
+                        warn_of_scalar(vm, value)
                     kept = value.is_floating_point() if function is float else not value.is_floating_point()
                     return number if kept else vm.call(function, (number,), {})
             if not isinstance(value, Tensor):

@@ -24,6 +24,7 @@ from ..graph.read_sizes import rely_on_narrow, with_sizes
 from ..graph.recompute import RECOMPUTE
 from ..graph.sym_nodes import SymNodes, concrete
 from ..graph.value_errors import partly_read, raises_on_values
+from ..modes.unheard import unheard
 from ..torch_private.autograd import recording
 from ..torch_private.dispatch import (
     CaptureMode,
@@ -164,6 +165,7 @@ class Tracer(CaptureMode):
 
     # ---- running the torch-level graph ----------------------------------------------------------------------------
 
+    @unheard()
     def interpret(self) -> Any:
         env: dict[fx.Node, Any] = {}
         inputs = iter(self.inputs)
@@ -323,8 +325,7 @@ class Tracer(CaptureMode):
     def record_region(self, target: Any, args: tuple[Any, ...], results: tuple[Tensor, ...], effect: bool) -> None:
         """A node for an operator that takes functions, whose results are new memory."""
         node = self.note(self.graph.call_function(target, self._to_nodes(args)), results)
-        if effect:
-            self.effects.append(node)
+        self.effects += [node] if effect else []
         for index, item in enumerate(results):
             self._fresh(item, self.note(self.graph.call_function(operator.getitem, (node, index)), item))
 
@@ -466,8 +467,7 @@ class Tracer(CaptureMode):
                     raise self.unsupported(str(error)) from None
                 arguments = self._to_nodes(args)
                 before = self.refresh(parent)
-                new = node
-                node = self.note(self.graph.call_function(func, filled(arguments, before, new)), parent.val)
+                node = self.note(self.graph.call_function(func, filled(arguments, before, node)), parent.val)
             value = parent
             chain.append((value, node))
         storage.version += 1

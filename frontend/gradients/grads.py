@@ -34,7 +34,7 @@ def read_grad(vm: Interpreter, tensor: Tensor) -> Any:
     """`tensor.grad` where the program has not set it: None, or the tensor, which is an input of its own."""
     info = vm.out.inputs.get(id(tensor))
     if info is None:
-        warn_of_gradient(tensor)
+        warn_of_gradient(vm, tensor)
         return None
     return vm.user.wrap(info.real.grad, source_of_grad(info))
 

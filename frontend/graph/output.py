@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from ..breaks.asked_of_eager import ask_eager
 from ..breaks.eager_errors import eagers_error
 from ..breaks.refused_numbers import check_unknown
+from ..bytecode.frame import Whence
 from ..calls.tables import has_tensor, is_answer, is_guarded, nodes_in
 from ..errors import GraphBreak, InternalError, Overridden, Unsupported, UserRaise
 from ..functional.overlap import is_folded
@@ -96,7 +97,7 @@ class OutputGraph:
     transforms = False  # whether it calls transforms
     foreign: Any = None  # `foreign.tensors.Foreigners` of the capture
 
-    def __init__(self, fake_mode: FakeTensorMode, whence: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, fake_mode: FakeTensorMode, whence: Whence) -> None:
         self.fake_mode = fake_mode
         self.shape_env = fake_mode.shape_env
         self.graph = fx.Graph()
@@ -113,7 +114,7 @@ class OutputGraph:
         self._names: set[str] = set()
         self.numbers: Numbers | None = None
         self.casts: Any = None  # `modes.autocast.Casts`, where autocast is on
-        self.read = ReadSizes()  # of results that are as large as values say
+        self.read = ReadSizes(whence.run)  # of results that are as large as values say
         self.read.node = self.node
         self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
         self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
@@ -380,7 +381,7 @@ class OutputGraph:
             return self.overrides.by_object(getattr(Tensor, target) if op == "call_method" else target, args, kwargs)
         run_args = args[1:] if op == "call_method" else args
         given = list(tensors_in((args, kwargs)))
-        ask_eager(op, target, name, args, kwargs, given)
+        ask_eager(op, target, name, args, kwargs, given, self._whence.run)
         if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():
             raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
         if name in _DRAWS_INSIDE and torch.is_grad_enabled() and given and not given[0].is_contiguous():
@@ -415,7 +416,7 @@ class OutputGraph:
         except Exception as error:
             if (kind := next((type(t).__name__ for t in given if is_composite(t)), "")) or isinstance(target, Wrapped):
                 raise GraphBreak(f"{_called(target)} cannot run on {kind}s here: {_first_line(error)}") from None
-            raise eagers_error(op, target, args, kwargs, error) from None
+            raise eagers_error(op, target, args, kwargs, error, self._whence.run) from None
         count_writes(name, args, kwargs)
         self.statistics |= set(map(_storage, statistics_written(name, target, args, kwargs)))
         written = [_storage(t) for t, version in zip(given, versions, strict=True) if t._version != version]

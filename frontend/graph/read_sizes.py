@@ -13,6 +13,7 @@ import sympy
 import torch
 from torch import Tensor, fx
 
+from ..breaks.eager_errors import Run
 from ..errors import GraphBreak
 from ..torch_private.fake import data_dependent_errors, needs_dynamic_sizes
 from ..torch_private.functions import OpOverload
@@ -40,7 +41,8 @@ class ReadSizes:
     `allow` lets the fake mode make such sizes, and says whether the backend takes them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, call: Run) -> None:
+        self.call = call  # as the program's own line
         self.allow: Callable[[], bool] = bool
         self.node: Callable[[Tensor], fx.Node]
         self._numbers: dict[tuple[int, int], Any] = {}  # by the tensor, which the graph keeps, and its version
@@ -69,7 +71,7 @@ class ReadSizes:
             given = (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and not v.is_inference())
             return [tensor._version for tensor in given]
 
-        return with_sizes(partial(function, *args, **kwargs), self._env(), versions, self.is_size)
+        return with_sizes(partial(self.call, function, args, kwargs), self._env(), versions, self.is_size)
 
     def presumed(self, expr: Any) -> bool | None:
         """The truth of an expression of sizes that values decide, as a program mostly means it; None where it is not one truth."""

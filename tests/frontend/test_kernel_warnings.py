@@ -7,6 +7,8 @@ import pytest
 import torch
 from harness import compiled
 
+import intarsia
+
 matrix, line = torch.randn(3, 4), torch.randn(6)
 complex_ones = torch.ones(3, dtype=torch.complex64)
 index = torch.tensor([0, 0])
@@ -59,7 +61,7 @@ SILENT = (
 def test_what_kernels_warn_of(name):
     fn, *args = PROGRAMS[name]
     wanted = said(fn, *args)
-    fast = compiled(fn)[0]
+    fast = intarsia.compile(fn)
     assert said(fast, *args) == wanted
     assert bool(wanted) == (name not in SILENT)
     assert said(fast, *args) in ([], wanted)
@@ -88,3 +90,50 @@ def test_a_warning_that_is_an_error():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(compiled(f)[0](matrix[:1]), matrix[:1] + 1)
+
+
+def softmax_without_dim(x):
+    return torch.nn.functional.softmax(x)
+
+
+WARN = {
+    "a kernel": lambda x: x.var(0),
+    "a kernel of types": lambda x: (x + 0j).var(0),
+    "bindings": lambda x: (x + 1)[0].T,
+    "a function of the library": softmax_without_dim,
+    "inside of a function of the library": lambda x: torch.meshgrid(x[0], x[0]),
+    "grad of no leaf": lambda x: (x * 2).grad,
+    "a constructor": lambda x: torch.tensor(x),
+}
+
+
+@pytest.mark.parametrize("name", WARN)
+def test_lines_and_times(name):
+    fn, found = WARN[name], []
+    for g in (fn, intarsia.compile(fn)):
+        with warnings.catch_warnings(record=True) as log:
+            warnings.simplefilter("always")
+            torch.set_warn_always(True)
+            try:
+                g(torch.ones(1, 4, requires_grad=name == "grad of no leaf"))
+            finally:
+                torch.set_warn_always(False)
+        found.append([(w.filename, w.lineno, w.category, str(w.message).split(" (Triggered")[0]) for w in log])
+    assert found[0] == found[1] != []
+
+
+def test_shown_once_by_its_module():
+    """A module's own register says what was shown: as in eager, what it has shown once is not shown again."""
+    module = {"__name__": "program"}
+    exec("def f(x):\n    return x.var(0), x.std(0)\n", module)
+    with warnings.catch_warnings(record=True) as log:
+        warnings.resetwarnings()
+        warnings.simplefilter("default")
+        torch.set_warn_always(True)
+        try:
+            intarsia.compile(module["f"])(torch.ones(1, 4))
+            module["f"](torch.ones(1, 4))
+        finally:
+            torch.set_warn_always(False)
+    assert len(log) == len({str(w.message) for w in log}) == 2
+    assert "__warningregistry__" in module
