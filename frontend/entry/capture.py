@@ -163,7 +163,10 @@ class _Attempt:
                     or not isinstance(split, Restart)
                     or (stop is not None and (split.step, not split.native) >= (stop[0], not stop[1].native))
                 ):
-                    raise
+                    if "shells" not in self.refused or "apart" in self.refused:
+                        raise
+                    self.refused["apart"], stop = error.reason, None
+                    continue
                 stop = split.step, Stop(error, split.native)
         raise stop[1].error  # type: ignore[index]
 
@@ -181,6 +184,8 @@ class _Attempt:
             "texts": vm.texts,
             "told": vm.told,
             "draws": vm.random.python,
+            "shells": vm.foreign.shells,
+            "apart": vm.foreign.apart,
         }
         for what, reason in self.refused.items():
             takers[what].refused = reason

@@ -2,7 +2,8 @@
 
 Nothing in the graph stands for one. torch takes a call on it apart in C++, as eager does, and `__torch_dispatch__` of its class is
 interpreted with each operator that comes to it: what that calls on plain tensors is recorded, what it changes is an effect of the capture's.
-That happens below autograd in eager. So nothing that requires gradients may be among the arguments.
+That happens below autograd in eager. Where something that requires gradients is among the arguments, capture starts again, and takes the
+tensors apart into those among their attributes: from then on they are treated as those whose class says it (`subclasses/wrappers.py`).
 """
 
 from __future__ import annotations
@@ -15,22 +16,14 @@ from torch import Tensor
 
 from ..bytecode import exceptions
 from ..calls.tables import is_answer, is_guarded
-from ..errors import GraphBreak, Unsupported, UserRaise
+from ..errors import CaptureError, GraphBreak, Refused, Unsupported, UserRaise
 from ..guards.definitions import lookup
 from ..guards.source import Fetch, Source
 from ..state import Interpreter
 from ..torch_private.dispatch import DispatchMode
 from ..torch_private.dynamo import undisabled
-from ..torch_private.foreign.shells import (
-    Shell,
-    facts_of,
-    has_no_memory,
-    is_shelled,
-    like_eager,
-    made_whole,
-    recorded,
-    shell_of,
-)
+from ..torch_private.foreign.shells import Shell, like_eager, recorded, shell_of
+from ..torch_private.foreign.undeclared import facts_of, has_no_memory, is_shelled, is_taken_apart, made_whole
 from ..values.kinds import isinstance, tensors_in
 
 __all__ = ["Shelled", "begun", "call", "load", "taken_in"]
@@ -67,6 +60,12 @@ class Shelled:
         return f"{residual.emit.constant(made_whole, 'made_whole')}({', '.join(parts)})"
 
 
+def _with_gradients(vm: Interpreter, error: CaptureError, kind: type) -> BaseException:
+    """Where gradients are wanted, capture starts again and takes these tensors apart; where that was refused, this is the error."""
+    again = vm.foreign.apart.refused is None and is_taken_apart(kind)
+    return Refused(error.reason, "shells") if again else error
+
+
 # ---- in ----
 
 
@@ -94,7 +93,7 @@ def taken_in(vm: Interpreter, value: Any, source: Source) -> Tensor:
     if own["size"] is None or own["device"] is None:
         raise Unsupported(f"{what} lets its class say which sizes, or which device, it has", _ADVICE)
     if requires_grad:
-        raise Unsupported(f"{what} requires gradients", _ADVICE)
+        raise _with_gradients(vm, Unsupported(f"{what} requires gradients", _ADVICE), kind)
     if inference or view or conj or neg:
         raise Unsupported(f"{what} is a view or was made in inference mode", _ADVICE)
     vm.guards.add("type", source, kind)
@@ -129,7 +128,8 @@ def begun(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Tensor:
     args, kwargs = tuple(map(vm.materialize, args)), {k: vm.materialize(v) for k, v in kwargs.items()}
     policy, layout = kwargs.get("dispatch_sizes_strides_policy"), kwargs.get("layout")
     if kwargs.get("requires_grad") or len(args) > 9:
-        raise GraphBreak(f"a {cls.__qualname__} (a wrapper tensor) is made that requires gradients", _ADVICE)
+        error = GraphBreak(f"a {cls.__qualname__} (a wrapper tensor) is made that requires gradients", _ADVICE)
+        raise _with_gradients(vm, error, cls)
     if policy not in (None, "strides") or kwargs.get("dispatch_device") or layout not in (None, torch.strided):
         raise GraphBreak(f"a {cls.__qualname__} is made whose class says which sizes, device or layout it has", _ADVICE)
     if any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
@@ -155,14 +155,15 @@ def call(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: d
     given = [t for t in tensors_in((args, kwargs)) if type(t) is Shell]
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in((args, kwargs)))
     if not given:
-        if wanted and vm.foreign.depth:
-            raise GraphBreak("__torch_dispatch__ of a wrapper tensor's class calls torch with what requires gradients")
+        if wanted and vm.foreign.inside:
+            what = "__torch_dispatch__ of a wrapper tensor's class calls torch with what requires gradients"
+            raise _with_gradients(vm, GraphBreak(what), vm.foreign.inside[-1])
         return NotImplemented
     known = vm.foreign.of(given[0])
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     what = f"{name} of a {known.kind}"
     if wanted:
-        raise GraphBreak(f"{what} is called with what requires gradients", _ADVICE)
+        raise _with_gradients(vm, GraphBreak(f"{what} is called with what requires gradients", _ADVICE), known.of)
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or vm.inference or torch.is_inference_mode_enabled():
         raise GraphBreak(f"{what} is called under autocast or in inference mode")
     if vm.out.inside or any(isinstance(mode, DispatchMode) for mode in vm.overrides.modes):
@@ -173,7 +174,7 @@ def call(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: d
     function = getattr(args[0], target) if op == "call_method" else target
     run_args = args[1:] if op == "call_method" else args
     with like_eager(_Method(vm)):
-        result = vm.native(function, *run_args, **kwargs)
+        result = _run(vm, function, run_args, kwargs, what, known.of)
     for tensor in tensors_in((result,)):
         base = tensor._base
         if type(tensor) is not Shell and (not vm.out.is_known(tensor) or type(base) is Shell):
@@ -181,6 +182,18 @@ def call(vm: Interpreter, op: str, target: Any, args: tuple[Any, ...], kwargs: d
     if is_answer(result) and not is_guarded(op, target):
         raise GraphBreak(f"{what} asks a tensor for what guards do not cover")
     return result
+
+
+def _run(vm: Interpreter, function: Any, args: Any, kwargs: Any, what: str, kind: type) -> Any:
+    try:
+        return vm.native(function, *args, **kwargs)
+    except UserRaise as raised:
+        if vm.carried is None and "differentiable view" in str(
+            raised.value
+        ):  # a view of what has a history: in eager it has none there
+            reason = f"{what} gives a view of what requires gradients, or has done so"
+            raise _with_gradients(vm, GraphBreak(reason, _ADVICE), kind) from None
+        raise
 
 
 class _Method:
@@ -193,7 +206,7 @@ class _Method:
         vm = self.vm
         kinds = tuple(dict.fromkeys(vm.type_of(t) for t in tensors_in((args, kwargs)) if type(t) is Shell))
         recording, vm.recording = vm.recording, False
-        vm.foreign.depth += 1
+        vm.foreign.inside.append(kinds[0] if kinds else Tensor)
         try:
             with recorded(vm.shape_env is not None), vm.overrides.left():
                 if not kinds:
@@ -211,7 +224,7 @@ class _Method:
             vm.carried = exceptions.note(raised.value)
             raise raised.value from None
         finally:
-            vm.foreign.depth -= 1
+            vm.foreign.inside.pop()
             vm.recording = recording
 
 

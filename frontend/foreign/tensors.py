@@ -65,6 +65,13 @@ class Foreign:
         return any(part.requires_grad for part in self.parts)
 
 
+@dataclass
+class Way:
+    """A way to treat wrapper tensors whose class does not say what they are made of; why a capture does not take it."""
+
+    refused: str | None = None
+
+
 class Foreigners:
     """Those of one capture, by stand-in."""
 
@@ -73,7 +80,13 @@ class Foreigners:
         # How many sequences batch sizes are of, by the tensor, and its version then.
         self.batches: dict[int, tuple[Any, int]] = {}
         self.shelled = False  # whether there are wrapper tensors among them (`shells`)
-        self.depth = 0  # how many methods of such a class are being interpreted
+        self.inside: list[type] = []  # the classes whose methods are being interpreted
+        self.shells, self.apart = Way(), Way()
+
+    @property
+    def takes_apart(self) -> bool:
+        """Whether such wrapper tensors are taken apart: gradients are wanted of them."""
+        return self.shells.refused is not None and self.apart.refused is None
 
     def add(self, made: Any) -> Tensor:
         """Remember one; its stand-in."""

@@ -34,7 +34,7 @@ from ..torch_private.dispatch import ASKED, CORRECT_ALIASING, CaptureMode
 from ..torch_private.dynamo import undisabled
 from ..torch_private.fake import FakeTensor, is_fake
 from ..torch_private.functions import MAKE_WRAPPER, NO_FUNCTION
-from ..torch_private.wrapped import Layout, is_jagged, is_wrapped
+from ..torch_private.wrapped import GradientUnlike, Layout, is_jagged, is_wrapped
 from ..values.constant import is_constant
 from ..values.kinds import SYMBOLIC, isinstance, namespace_of, tensors_in
 from .given import alike, copied, deep, facts_of, gradient_of, leaves_in
@@ -100,6 +100,8 @@ class Methods:
                 torch.autograd.grad(last, leaves, gradients, retain_graph=True, allow_unused=True)
         except CaptureError as error:
             raise Unsupported(f"in backward, {error.reason}") from None
+        except GradientUnlike as error:
+            raise Unsupported(f"in backward, {error}") from None
         except Exception:  # the trace of backward will raise it
             return
 

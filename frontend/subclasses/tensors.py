@@ -72,6 +72,8 @@ def taken_in(vm: Interpreter, value: Tensor, source: Source, check: Any) -> Tens
         return wrappers.taken_in(vm, value, source, check)
     if shells.takes(type(value)):
         _check_own(type(value), source)
+        if vm.foreign.takes_apart:
+            return wrappers.taken_in(vm, value, source, check)
         return shells.taken_in(vm, value, source)
     plain, kind = as_plain(value), type(value)
     check(plain, source.name())
@@ -268,7 +270,7 @@ def as_subclass(vm: Interpreter, tensor: Any, cls: Any) -> Tensor:
 
 @ROWS.rule(MAKE_WRAPPER)
 def _make_wrapper(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Tensor:
-    shelled = isinstance(cls, type) and issubclass(cls, Tensor) and shells.takes(cls)
+    shelled = isinstance(cls, type) and issubclass(cls, Tensor) and shells.takes(cls) and not vm.foreign.takes_apart
     return shells.begun(vm, cls, *args, **kwargs) if shelled else methods.begun(vm, cls, *args, **kwargs)
 
 
@@ -285,7 +287,8 @@ def _make_subclass(vm: Interpreter, cls: Any, data: Any, require_grad: Any = Fal
 
 def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`cls(...)`."""
-    if is_wrapper(cls) and objects.find_method(type(cls), "__call__") is None:
+    apart = is_wrapper(cls) or vm.foreign.takes_apart and shells.takes(cls)
+    if apart and objects.find_method(type(cls), "__call__") is None:
         return wrappers.built(vm, cls, args, kwargs)
     if (
         not takes(cls)

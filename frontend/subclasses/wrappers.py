@@ -22,6 +22,7 @@ from ..state import Interpreter
 from ..torch_private.dispatch import storage_key
 from ..torch_private.dtensor import is_composite, is_shared
 from ..torch_private.fake import is_fake, real_tensors
+from ..torch_private.foreign.undeclared import has_no_memory, is_taken_apart, is_wrapper, reason_against
 from ..torch_private.wrapped import (
     Built,
     Part,
@@ -56,6 +57,7 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
     vm.definitions.note(kind)
     if not layout.jagged:
         vm.overrides.meet()
+    if not layout.jagged and layout.declared:
         methods.put_together(vm, layout, dict(zip(layout.names, map(_like, parts), strict=True)))
     with real_tensors():
         _put_together(whole, parts, name)
@@ -130,6 +132,7 @@ def _is_same(part: Tensor, again: Tensor) -> bool:
 
 def _taken_apart(value: Any, name: str) -> tuple[Any, list[Any]]:
     kind = type(value).__qualname__
+    _check_undeclared(value, name)
     try:
         layout = layout_of(value)
         parts = parts_of(value, layout)
@@ -137,6 +140,8 @@ def _taken_apart(value: Any, name: str) -> tuple[Any, list[Any]]:
         raise Unsupported(f"__tensor_flatten__ of {name}, a {kind}, raised {type(error).__name__}: {error}") from None
     if not all(isinstance(n, str) for n in layout.names) or not all(isinstance(p, Tensor) for p in parts):
         raise Unsupported(f"__tensor_flatten__ of {name}, a {kind}, names something else than tensors")
+    if not layout.fix():
+        raise Unsupported(f"{name}, a {kind}, has a size that depends on values")
     if any(p.requires_grad for p in parts):
         raise Unsupported(f"{name}, a {kind}, is made of tensors that require gradients themselves")
     if not is_plain_data(layout.context):
@@ -145,6 +150,41 @@ def _taken_apart(value: Any, name: str) -> tuple[Any, list[Any]]:
         if not is_plain_data(found) and not is_held_by_identity(found):
             raise Unsupported(f"{held} of {name}, a {kind}, is no plain data: whether it changes cannot be seen")
     return layout, parts
+
+
+def _check_undeclared(value: Any, name: str) -> None:
+    """Refuse what cannot be made again of the tensors among its attributes, where its class does not say what it is made of."""
+    kind = type(value)
+    if is_wrapper(kind):
+        return
+    if not has_no_memory(value) or not is_taken_apart(kind):
+        raise Unsupported(
+            f"{name} is a tensor subclass ({kind.__qualname__}) that sees operators and has memory of its own"
+        )
+    if (why := reason_against(value)) is not None:
+        raise Unsupported(
+            f"{name}, a {kind.__qualname__} (a wrapper tensor whose class has no __tensor_flatten__), {why}"
+        )
+
+
+def _check_arriving(vm: Interpreter, value: Tensor, layout: Any) -> None:
+    """Refuse where a gradient that arrives from outside is seen not to look like the tensor, as the graph of backward takes it to do."""
+    kind = layout.kind.__qualname__
+    with torch.no_grad(), vm.overrides.methods.seen(torch.ones_like, [value]):
+        made = torch.ones_like(value)
+    if not _looks_like(made, value):
+        raise Unsupported(
+            f"a {kind} that requires gradients is given out, and its gradients may be of another class or look otherwise"
+        )
+
+
+def _looks_like(gradient: Tensor, value: Tensor) -> bool:
+    if not is_wrapped(value):
+        return not is_wrapped(gradient)
+    layout, found = layout_of(value), layout_of(gradient) if type(gradient) is type(value) else None
+    if found is None or not found.agrees(layout, strides=False):
+        return False
+    return all(map(_looks_like, parts_of(gradient, found), parts_of(value, layout)))
 
 
 def handed_out(vm: Interpreter, value: Tensor) -> tuple[list[Tensor], Any]:
@@ -158,6 +198,8 @@ def handed_out(vm: Interpreter, value: Tensor) -> tuple[list[Tensor], Any]:
     if layout.requires_grad and any(root is r for r in vm.overrides.given_roots):
         raise Unsupported(f"two {layout.kind.__qualname__}s that share memory and require gradients are given out")
     vm.overrides.given_roots.append(root)
+    if layout.requires_grad and not layout.declared:
+        _check_arriving(vm, value, layout)
     made = Wrapped(layout, parts, fixed=True)
     _put_together(made, parts, "a result")
     if not layout.requires_grad:

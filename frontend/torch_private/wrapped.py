@@ -16,11 +16,23 @@ from torch.nested._internal import nested_tensor as jagged
 
 from ..guards.sameness import indistinguishable
 from ..values.constant import is_constant, is_static
+from .foreign.undeclared import (
+    OF_TORCH,
+    flattened,
+    has_no_memory,
+    is_jagged,
+    is_shelled,
+    is_taken_apart,
+    is_wrapper,
+    made_again,
+)
+from .symbols import is_unknown
 
 __all__ = [
     "JAGGED_OF_LISTS",
     "JAGGED_OF_PARTS",
     "Built",
+    "GradientUnlike",
     "Layout",
     "Part",
     "Restored",
@@ -41,21 +53,6 @@ __all__ = [
     "prepare_jagged",
     "ragged_sizes",
 ]
-
-
-def is_wrapper(kind: type) -> bool:
-    """Whether a class of the program's says what its tensors are made of, and how they are made again."""
-    return (
-        hasattr(kind, "__tensor_flatten__")
-        and hasattr(kind, "__tensor_unflatten__")
-        and (kind.__module__.partition(".")[0] != "torch" or is_jagged(kind))
-        and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
-    )
-
-
-def is_jagged(kind: type) -> bool:
-    """Whether a class is that of torch's nested tensors in the jagged layout."""
-    return kind is jagged.NestedTensor
 
 
 def is_ragged(size: Any) -> bool:
@@ -109,9 +106,11 @@ JAGGED_OF_PARTS: tuple[Any, ...] = (
 
 
 def is_wrapped(value: Any) -> bool:
-    """Whether a tensor is of such a class."""
+    """Whether a tensor is of such a class, or of one that does not say it, and has no memory."""
     kind = type(value)
-    return kind is not FakeTensor and issubclass(kind, Tensor) and is_wrapper(kind)
+    if kind is FakeTensor or kind is Tensor or not issubclass(kind, Tensor):
+        return False
+    return is_wrapper(kind) or is_shelled(kind) and is_taken_apart(kind) and has_no_memory(value)
 
 
 # ---- what a wrapper tensor is beside its parts ----
@@ -121,7 +120,8 @@ class Layout:
     """What a wrapper tensor is beside the tensors that it is made of."""
 
     def __init__(self, value: Any) -> None:
-        names, context = value.__tensor_flatten__()
+        self.declared = is_wrapper(type(value))
+        names, context = value.__tensor_flatten__() if self.declared else flattened(value)
         self.kind, self.names, self.context = type(value), tuple(names), copy.deepcopy(context)
         self.jagged = is_jagged(self.kind)
         self.attributes = {} if self.jagged else _attributes(value, self.names)  # these follow from its parts
@@ -135,6 +135,17 @@ class Layout:
         """Whether another tensor has this layout."""
         other = Layout(value)
         return other.requires_grad == self.requires_grad and (other.leaf or not self.leaf) and self.agrees(other)
+
+    def fix(self) -> bool:
+        """Make sizes and strides numbers, which are guarded; False where a size depends on values."""
+        if self.jagged:
+            return True
+        numbers = [n for fact in self.facts[:2] for n in fact if isinstance(n, torch.SymInt)]
+        if any(is_unknown(symbol) for n in numbers for symbol in n.node.expr.free_symbols):
+            return False
+        shape, stride, *others = self.facts
+        self.facts = (tuple(map(int, shape)), tuple(map(int, stride)), *others)
+        return True
 
     def agrees(self, other: Layout, strides: bool = True) -> bool:
         """Whether two layouts differ in nothing but in whether gradients are wanted, or in strides."""
@@ -155,13 +166,10 @@ def _name(size: Any) -> Any:
     return ("ragged", size.node.nested_int_coeff()) if is_ragged(size) else size
 
 
-_OF_TORCH = ("_is_param", "_is_buffer")
-
-
 def _attributes(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """What a wrapper tensor holds beside its parts: `__torch_dispatch__` of its class may read it."""
     held = object.__getattribute__(value, "__dict__")
-    found = {k: v for k, v in held.items() if k not in names and k not in _OF_TORCH}
+    found = {k: v for k, v in held.items() if k not in names and k not in OF_TORCH}
     return {k: copy.deepcopy(v) if is_plain_data(v) else v for k, v in found.items()}
 
 
@@ -218,6 +226,10 @@ def parts_of(value: Any, layout: Layout) -> list[Any]:
 # ---- what graphs hold ----
 
 
+class GradientUnlike(RuntimeError):
+    """A gradient of a wrapper tensor is not made as the tensor is."""
+
+
 class Wrapped:
     """The wrapper tensor of other tensors, with a layout that is a constant of the graph.
 
@@ -244,6 +256,8 @@ class Wrapped:
         layout = self.layout
         shape, stride = layout.facts[:2]
         inner = dict(zip(layout.names, parts, strict=True))
+        if not layout.declared:
+            return made_again(layout.kind, inner, layout.attributes, layout.context, layout.facts)
         made = layout.kind.__tensor_unflatten__(inner, layout.context, torch.Size(shape), stride)  # type: ignore[attr-defined]
         if type(made) is not layout.kind or not Layout(made).agrees(layout, self.strict):
             raise TypeError(
@@ -262,13 +276,13 @@ class Wrapped:
         kind = self.layout.kind.__qualname__
         if not is_wrapped(gradient):
             if self.fixed:
-                raise RuntimeError(f"the gradient of a {kind} that a compiled function made is a plain tensor")
+                raise GradientUnlike(f"the gradient of a {kind} that a compiled function made is a plain tensor")
             return None
         found = Layout(gradient)
         parts = parts_of(gradient, found) if found.kind is self.layout.kind else []
         if self.layout.jagged and parts and "_lengths" not in (*found.names, *self.layout.names):
             if found.context["ragged_idx"] != self.layout.context["ragged_idx"]:
-                raise RuntimeError(f"the gradient of a {kind} is ragged in another dimension")
+                raise GradientUnlike(f"the gradient of a {kind} is ragged in another dimension")
             made = Wrapped(found, fixed=True)
             made.joined = True
             return made
@@ -277,9 +291,11 @@ class Wrapped:
             or [_facts(p) for p in parts] != self.facts
             or not all(_flows(p) for p in parts)
         ):
-            raise RuntimeError(f"the gradient of a {kind} is made of other tensors than it: {found.kind.__qualname__}")
+            raise GradientUnlike(
+                f"the gradient of a {kind} is made of other tensors than it: {found.kind.__qualname__}"
+            )
         if self.fixed and self.gradient is not None and not self.gradient.agrees(found, strides=False):
-            raise RuntimeError(
+            raise GradientUnlike(
                 f"the gradient of a {kind} has other metadata than the {kind}, which the compiled graph took for it"
             )
         if not self.fixed:

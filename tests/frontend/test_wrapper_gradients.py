@@ -374,3 +374,26 @@ def test_parts_that_are_replaced():
         agree(function(one), program(other))
         agree(one.a, other.a)
     assert "a of a Replacing is assigned" in str(log.breaks)
+
+
+class Sized(Pair):
+    """The product with a plain matrix is one, too."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Sized(inner["a"], inner["b"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        each = [[getattr(v, n) if isinstance(v, cls) else v for v in args] for n in "ab"]
+        return Sized(*(func(*given, **(kwargs or {})) for given in each))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_results_whose_sizes_change(grad):
+    """Sizes that a plain argument has are symbols in the third call; a wrapper tensor that is given out has numbers."""
+    function, log = compiled(lambda y, p: y @ p)
+    for rows in (4, 6, 8, 4):
+        y, p = torch.ones(rows, 3).requires_grad_(grad), Sized(x(), x(1))
+        agree(function(y, p), y @ p)
+    assert not log.breaks and not log.fallbacks
