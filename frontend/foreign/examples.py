@@ -62,9 +62,16 @@ def pattern(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, fi
 
 
 def put_together(
-    structure: tuple[Any, ...], size: tuple[int, ...], device: torch.device, numbers: tuple[float, int] = (1.0, 1)
+    structure: tuple[Any, ...],
+    size: tuple[int, ...],
+    device: torch.device,
+    numbers: tuple[float, int] = (1.0, 1),
+    place: int = 0,
 ) -> Tensor:
-    """A real foreign tensor of this structure; `numbers`: scale and zero point, where calls differ in them."""
+    """A real foreign tensor of this structure; `numbers`: scale and zero point, where calls differ in them.
+
+    Sparse ones that differ in `place` hold values in other places: what a call makes of two may lie where only one of them has any.
+    """
     kind, dtype, *rest = structure
     dtype = getattr(torch, dtype.partition(".")[2])
     if kind == "quantized":
@@ -75,7 +82,7 @@ def put_together(
         channels = size[rest[0]]
         scales = torch.ones(channels, dtype=torch.float64, device=device)
         return torch.quantize_per_channel(floats, scales, scales.long() * 0, rest[0], dtype)
-    dense = pattern(size, dtype, device, 1)
+    dense = pattern(size, dtype, device, 1).roll(place)
     if dense.numel() and not bool(dense.any()):
         dense = torch.ones_like(dense)
     if kind == "torch.sparse_coo":

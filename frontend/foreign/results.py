@@ -57,7 +57,9 @@ class Try:
         for known in call.foreign:
             size = tuple(number(n, self.given) for n in known.size)
             numbers = (1.0, 1) if self.values == 3 else (0.5, 2)
-            parts = parts_of(put_together(known.structure, size, known.example.device, numbers), known.structure)
+            place = next(k for k, other in enumerate(call.foreign) if other is known)
+            made = put_together(known.structure, size, known.example.device, numbers, place)
+            parts = parts_of(made, known.structure)
             for part, real in zip(known.parts, parts, strict=True):
                 place = next(k for k, t in enumerate(call.tensors) if t is part)
                 self.tensors[place] = real

@@ -73,7 +73,10 @@ _OPTIONS = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 def _is_plain(given: list[Any], options: dict[str, Any]) -> bool:
     """Whether eager would compute it by the mathematical kernel for nested tensors."""
     scale = options.get("scale")
-    if set(options) - set(_OPTIONS) or any(options.get(name) for name in ("is_causal", "enable_gqa")):
+    grouped = options.get(
+        "enable_gqa", False
+    )  # says nothing where there are as many heads: of others eager makes an error
+    if set(options) - set(_OPTIONS) or options.get("is_causal") or type(grouped) is not bool:
         return False
     share = options.get("dropout_p", 0.0)
     if type(share) not in (int, float) or not 0 <= share <= 1:

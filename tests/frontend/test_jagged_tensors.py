@@ -137,6 +137,7 @@ def attended(n):
     [
         attended,
         lambda n: F.scaled_dot_product_attention(heads(n), heads(n), heads(n), scale=0.3).transpose(1, 2),
+        lambda n: F.scaled_dot_product_attention(heads(n), heads(n), heads(n), enable_gqa=True).transpose(1, 2),
         lambda n: (attended(n).to_padded_tensor(0.0), n.shape == (n * 2).shape),
         lambda n: (n[0] * 2, n[-1].sum(), n * 2),
     ],
