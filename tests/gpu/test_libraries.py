@@ -133,7 +133,25 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     ),
     "depthwise, steps": lambda: nn.Sequential(nn.Conv2d(3, 64, 1), nn.Conv2d(64, 64, 3, 2, 1, groups=64), nn.SiLU()),
     "grouped": lambda: nn.Sequential(nn.Conv2d(3, 32, 1), nn.Conv2d(32, 32, 3, 1, 1, groups=4), nn.ReLU()),
+    "pixels of one image": lambda: _Branches(),
+    "flattened": lambda: nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(32 * 81, 64), nn.GELU()
+    ),
 }
+
+
+class _Branches(nn.Module):
+    """Products of the pixels of one image, and a pool of it, whose results lie side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 3)
+        self.branches = nn.ModuleList(nn.Conv2d(64, n, 1, bias=False) for n in (16, 32, 24))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).relu()
+        a, b, c = self.branches
+        return torch.cat([a(x).relu(), b(F.avg_pool2d(x, 3, 1, 1)), c(x), x[:, :8]], 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)

@@ -13,11 +13,18 @@ from torch import Tensor
 import intarsia
 from intarsia.testing import check
 
+
+def _pool_of_norm(x: Tensor) -> Tensor:
+    y = F.group_norm(x, 1)
+    return F.group_norm(x + F.avg_pool2d(y, 3, 1, 1, count_include_pad=False) - y, 1).relu() + x
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "log_softmax": (lambda x: x.log_softmax(-1), (24, 65536)),
     "odd rows": (lambda x: x.softmax(-1), (24, 70001)),
     "layer_norm": (lambda x: F.layer_norm(x, (65536,)), (24, 65536)),
     "variance": (lambda x: torch.var_mean(x, (0, 2, 3)), (16, 24, 64, 64)),
+    "norm of a window of a norm": (_pool_of_norm, (8, 16, 64, 65)),
     "columns": (lambda x: x.softmax(0), (8192, 1100)),
     "column variance": (lambda x: x.var(0), (8192, 1100)),
 }
