@@ -21,7 +21,7 @@ from ..errors import Busy
 from ..graph.value_errors import may_raise
 from .autograd_graph import NOT_ARRIVING, hook_keeper
 from .batches import is_batched, one_by_one
-from .dispatch import is_seeded, python_dispatcher
+from .dispatch import eagers_interpolation, is_seeded, python_dispatcher
 from .foreign.formulas import with_opaque_formulas
 from .functions import RECURRENT
 from .joint import Joint, gives_nothing, raise_unread, shows_number
@@ -229,7 +229,8 @@ def aot_autograd(
     settings: dict[str, Any] = {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
     try:
         with ExitStack() as stack:
-            for state in (tracing_alone(), _unpatched_modules(), _layers_with_gradients(), _no_warning(_ANOMALY)):
+            layers = (_layers_with_gradients(), eagers_interpolation())
+            for state in (tracing_alone(), _unpatched_modules(), *layers, _no_warning(_ANOMALY)):
                 stack.enter_context(state)
             stack.callback(hook_keeper())
             effects = stack.enter_context(_effects_count())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -120,6 +121,42 @@ def _of_whole_numbers(
 
     sizes = upsample_compute_output_size(x.shape, output_size, scale_factors)
     return func.overloadpacket.default(x, sizes, align_corners, *(scale_factors or (None, None)))
+
+
+_NEAREST = [f"{name}{n}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)]
+_INTERPOLATION = [*_NEAREST, *(f"upsample_{name}d" for name in ("linear1", "bilinear2", "trilinear3", "bicubic2"))]
+
+
+@contextmanager
+def eagers_interpolation() -> Iterator[None]:
+    """Interpolation to sizes that are known keeps eager's derivative on this thread.
+
+    torch's Python replacements compute where eager copies (a factor that is too small to change a size), and have other gradients there.
+    """
+    thread, names = threading.get_ident(), ("Autograd", "CompositeImplicitAutograd")
+    keys = [getattr(torch._C.DispatchKey, name) for name in names]
+    packets = [getattr(torch.ops.aten, name) for name in _INTERPOLATION]
+    forms = [getattr(packet, form) for packet in packets for form in packet.overloads()]
+    replaced = [(func, key, func.py_kernels[key]) for func in forms for key in keys if key in func.py_kernels]
+
+    def eagers(func: OpOverload, python: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread or _has_symbolic_sizes((*args, *kwargs.values())):
+                return python(*args, **kwargs)
+            with torch._C._DisablePythonDispatcher():
+                return func(*args, **kwargs)
+
+        return call
+
+    for func, key, python in replaced:
+        func.py_kernels[key] = eagers(func, python)
+        func._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for func, key, python in replaced:
+            func.py_kernels[key] = python
+            func._dispatch_cache.clear()
 
 
 def autocast_keys() -> frozenset[str]:

@@ -270,7 +270,9 @@ def _nothing_runs(file: str) -> Iterator[None]:
     inside: list[Any] = []
 
     def see(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename == file and frame.f_code.co_name != "__del__":
+        # `_call` is capture's own, in whose place eager's kernels warn of the program's line.
+        own = frame.f_code.co_name not in ("__del__", "_call")
+        if event == "call" and frame.f_code.co_filename == file and own:
             found.append(f"{frame.f_code.co_qualname} by {getattr(inside[-1], '__name__', inside[-1])}")
 
     def native(vm: Any, function: Any, *args: Any, **kwargs: Any) -> Any:

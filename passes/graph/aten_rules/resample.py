@@ -158,11 +158,18 @@ def _float_image(b: Builder) -> tuple[SSAValue, DType]:
     return x, b.dtype_of(x).compute
 
 
+def _keeps_sizes(b: Builder) -> bool:
+    """Whether no dimension is resized: eager's kernels on a GPU copy then, whatever the factor; zero times an infinite neighbour is no number."""
+    return all(axis.size == axis.count for axis in _axes(b))
+
+
 @rule(*(f"upsample_{name}d.{form}" for name in ("linear1", "bilinear2", "trilinear3") for form in ("default", "vec")))
 def _linear(b: Builder) -> Result:
     """Between the two elements on either side, along each dimension."""
     _not_empty(b)
     x, dtype = _float_image(b)
+    if _keeps_sizes(b):
+        return b.finish(x)
     corners = bool(b.get("align_corners"))
     axes = []
     for axis in _axes(b):
@@ -179,6 +186,8 @@ def _cubic(b: Builder) -> Result:
     """Cubic convolution over the four nearest elements along each dimension, the edge repeated."""
     _not_empty(b)
     x, dtype = _float_image(b)
+    if _keeps_sizes(b):
+        return b.finish(x)
     corners = bool(b.get("align_corners"))
     axes = []
     for axis in _axes(b):
