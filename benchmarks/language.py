@@ -1,7 +1,7 @@
-"""CPython's own tests of the language under capture: `python benchmarks/language.py [--only NAMES] [--most N] [--seed N] [--save PATH]`.
+"""CPython's own tests of the language under capture: `python benchmarks/language.py [--only NAMES] [--most N | --sample N] [--seed N] [--save PATH]`.
 
 Each test function of the running interpreter's `test` package is called inside a compiled function, with tensors around it (`x + 1` before, `* 2`
-behind). A row says of a module how many tests eager passes, how many of these are captured without a break, how many do the same as in eager, how
+behind). `--most` takes so many tests of each module, `--sample` draws from all of them alike: a module comes as often as it has tests. A row says of a module how many tests eager passes, how many of these are captured without a break, how many do the same as in eager, how
 many break first at what speaks of the interpreter itself (`of_interpreter`: tracing, its call stack, its collector, finalizers, other processes), and
 how many end in an error of the process or take too long. Behind the table stand the reasons of breaks, by how many tests have them. A module is a
 process of its own, and a new one goes on where one ends. Modules or tests that the installation lacks, and tests that eager skips, are named.
@@ -141,8 +141,20 @@ def as_it_is(gm: torch.fx.GraphModule, _: Any) -> Any:
 as_it_is.takes_floats = as_it_is.takes_gradients = True  # type: ignore[attr-defined]  # as Intarsia's own
 
 
-def run_module(name: str, most: int, seed: int, first: int) -> None:
-    """Print one line of JSON for each test from the place `first` on."""
+def draw(names: list[str], count: int, seed: int) -> dict[str, list[str]]:
+    """`count` tests of all those of some modules, each as likely as any other, by module; what cannot be imported has none."""
+    every: list[str] = []
+    for name in names:
+        with contextlib.suppress(ImportError, unittest.SkipTest):
+            every += [test.id() for test in tests_of(importlib.import_module(f"test.test_{name}"))]
+    drawn: dict[str, list[str]] = {}
+    for one in random.Random(seed).sample(every, min(count, len(every))):
+        drawn.setdefault(one.split(".")[1].removeprefix("test_"), []).append(one)
+    return drawn
+
+
+def run_module(name: str, most: int, seed: int, first: int, only: str = "") -> None:
+    """Print one line of JSON for each test from the place `first` on; of `only`, separated by commas, if any are named."""
     from intarsia.frontend.runtime.callable import compile_callable
 
     logging.disable(logging.CRITICAL)
@@ -150,6 +162,9 @@ def run_module(name: str, most: int, seed: int, first: int) -> None:
     module = importlib.import_module(f"test.test_{name}")
     tests = tests_of(module)
     chosen = tests if len(tests) <= most else random.Random(seed).sample(tests, most)
+    if only:
+        there = {test.id(): test for test in tests}
+        chosen = [there[one] for one in only.split(",")]
     print(json.dumps({"all": len(tests), "chosen": len(chosen)}), flush=True)
     getattr(module, "setUpModule", lambda: None)()
     classes: set[type] = set()
@@ -169,17 +184,17 @@ def run_module(name: str, most: int, seed: int, first: int) -> None:
         print(json.dumps({"test": test.id(), "eager": eager, "ours": ours, "reasons": told.reasons}), flush=True)
 
 
-def measure(name: str, most: int, seed: int) -> dict[str, Any]:
+def measure(name: str, most: int, seed: int, only: tuple[str, ...] = ()) -> dict[str, Any]:
     """The rows of one module; a process that dies costs the test at which it was."""
     rows: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     first = said = ""
     for _ in range(STOPS):
         command = [sys.executable, __file__, "--worker", name, "--most", str(most), "--seed", str(seed)]
-        command += ["--first", first or "0"]
+        command += ["--first", first or "0", "--tests", ",".join(only)]
         done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            text, errors = done.communicate(timeout=5 * SECONDS + min(most, 500) * 2)
+            text, errors = done.communicate(timeout=5 * SECONDS + min(len(only) or most, 500) * 2)
         except subprocess.TimeoutExpired:
             done.kill()
             text, errors = done.communicate()
@@ -262,24 +277,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="modules, without 'test_', separated by commas")
     parser.add_argument("--most", type=int, default=10_000, help="tests of one module, chosen at random if it has more")
+    parser.add_argument("--sample", type=int, default=0, help="tests drawn from those of all modules together")
     parser.add_argument("--seed", type=int, default=0, help="which ones are chosen")
     parser.add_argument("--side-by-side", type=int, default=1, help="modules at a time")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--worker", default="")
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--tests", default="")
     options = parser.parse_args()
     if options.worker:
-        run_module(options.worker, options.most, options.seed, options.first)
+        run_module(options.worker, options.most, options.seed, options.first, options.tests)
         return
     found: list[dict[str, Any]] = []
+    names = [n for n in options.only.split(",") if n] or MODULES
+    drawn = draw(names, options.sample, options.seed) if options.sample else dict.fromkeys(names, [])
 
     def one(name: str) -> None:
-        found.append(measure(name, options.most, options.seed))
+        found.append(measure(name, options.most, options.seed, tuple(drawn[name])))
         print(name, found[-1].get("missing") or counts(found[-1]), file=sys.stderr, flush=True)
 
-    names = [n for n in options.only.split(",") if n] or MODULES
     with ThreadPoolExecutor(options.side_by_side) as pool:
-        for _ in pool.map(one, names):
+        for _ in pool.map(one, drawn):
             if options.save:
                 options.save.write_text(report(found) + "\n")
     print(report(found))

@@ -276,7 +276,8 @@ def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, 
 def _refuse_callers(vm: Interpreter, owner: Any, name: str, known: bool) -> None:
     """Break before a C method of an object of the caller's, which would read what is not guarded."""
     entry = vm.user.by_value.get(id(owner))
-    if entry is not None and entry.real is owner and not known and not is_value_type(owner):
+    taken = isinstance(owner, frozenset) and id(owner) not in vm.user.opaque  # its items are guarded
+    if entry is not None and entry.real is owner and not known and not taken and not is_value_type(owner):
         raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
 
 

@@ -150,12 +150,12 @@ def made_set(
     """A set of these items: put into a table that is as large as so many more need, in turn; `late` ones are added behind them."""
     more = range(_FILLER, _FILLER + fillers)
     made = set() if into is None else into
-    made.clear()
-    made.update(dict.fromkeys([*items, *more]))  # one table from the start: a set that grows is put in order anew
+    set.clear(made)
+    set.update(made, dict.fromkeys([*items, *more]))  # one table from the start: a set that grows is put in order anew
     for number in more:
-        made.discard(number)
+        set.discard(made, number)
     for item in late:
-        made.add(item)
+        set.add(made, item)
     return made
 
 
@@ -165,8 +165,12 @@ def recipe(value: set[Any] | frozenset[Any]) -> tuple[Any, ...] | None:
     The order of a set comes from its hashes, the size of its table and its history, which is not known: items that lie where
     they would not go at once came after those that were in their way.
     """
-    target, size = [*value], set.__sizeof__(value) if isinstance(value, set) else frozenset.__sizeof__(value)
-    slots = (size - set().__sizeof__()) // 16 or 8  # a table of 8 is part of the object
+    base: Any = set if isinstance(value, set) else frozenset
+    target, empty = (
+        [*value],
+        base.__sizeof__(base.__new__(type(value))),
+    )  # a class of the program's adds to what a set takes
+    slots = (base.__sizeof__(value) - empty) // 16 or 8  # a table of 8 is part of the object
     most = slots // 2 - 1 if slots > 8 else 3
     fillers = max(0, slots // 4 - len(target), 5 - len(target)) if slots > 8 else 0  # 4 items still fit into the 8
     for order in _orders(target):

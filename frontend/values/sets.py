@@ -140,7 +140,7 @@ def key_source(source: Source, index: int) -> Source:
 def is_plain_set(vm: Interpreter, value: Any, source: Source) -> bool:
     """Whether a set of a class that derives from Python's is taken as a plain set is; where it is not, C code that looks into it breaks the graph.
 
-    It holds no more than its items, which are few, and reads as a set; a copy has the items at the same places.
+    It holds no more than its items, which are few, and reads as a set; another one of its order can be made.
     """
     kind, base = type(value), set if isinstance(value, set) else frozenset
     if any(
@@ -150,7 +150,7 @@ def is_plain_set(vm: Interpreter, value: Any, source: Source) -> bool:
     slots = any(type(v) is types.MemberDescriptorType for cls in kind.__mro__ for v in vars(cls).values())
     if slots or namespace_of(value) or len(value) > _MANY or removed(value) or vm.user.of_library(source):
         return False
-    if any(map(compares_itself, value)) or not _is_copy(_copied(value), value):
+    if any(map(compares_itself, value)) or isinstance(value, set) and not _is_like(_made_again(value), value):
         return False
     return are_keys(vm, list(value), source)
 
@@ -158,23 +158,30 @@ def is_plain_set(vm: Interpreter, value: Any, source: Source) -> bool:
 _MANY = 48  # items that a guard looks at in each call
 
 
-def _copied(value: Any) -> Any:
-    """A set of the class, past its constructor, with the same items."""
-    if isinstance(value, frozenset):
-        return frozenset.__new__(type(value), value)
-    made = set.__new__(type(value))
-    set.update(made, value)
+def _made_again(value: set[Any]) -> set[Any]:
+    """A set of the class, past its methods, with the same items, as most sets come to be: item by item, or as a recipe says."""
+    made, recipe_ = set.__new__(type(value)), recipe(value)
+    for item in value if recipe_ is None else (*recipe_[0], *recipe_[2]):
+        set.add(made, item)
+    if recipe_ is not None and not _is_like(made, value):
+        items, fillers, late = recipe_
+        made_set(items, fillers, late, made)
     return made
 
 
+def _is_like(made: Any, value: Any) -> bool:
+    return same_keys(made, list(value)) and made.__sizeof__() == value.__sizeof__()
+
+
 def shadow_of_subclass(vm: Interpreter, value: Any, source: Source) -> Any:
-    """The stand-in for a set that `is_plain_set`."""
+    """The stand-in for a set that `is_plain_set`; a frozenset itself."""
     _pin_items(vm, value, source)
-    made = _copied(value)
+    made = _made_again(value) if isinstance(value, set) else value
     vm.user.track(value, made, source)
     size = set.__sizeof__ if isinstance(value, set) else frozenset.__sizeof__
     vm.guards.add("equals", Fetch(size, source), size(value))
-    vm.user.same_tables.add(id(made))
+    if made is not value and removed(made) == 0 and table(value) == table(made):
+        vm.user.same_tables.add(id(made))
     return made
 
 
@@ -211,8 +218,5 @@ def _pin_items(vm: Interpreter, value: Any, source: Source) -> None:
 
 def _is_copied(value: set[Any]) -> bool:
     """Whether a copy of a set has the items at the same places."""
-    return _is_copy(set.copy(value), value)
-
-
-def _is_copy(copy: Any, value: Any) -> bool:
-    return same_keys(copy, list(value)) and copy.__sizeof__() == value.__sizeof__() and table(copy) == table(value)
+    copy = set.copy(value)
+    return _is_like(copy, value) and table(copy) == table(value)

@@ -87,3 +87,18 @@ def test_tests_of_a_module():
 
     names = [t._testMethodName for t in language.tests_of(sys.modules[__name__])]
     assert names == ["test_breaks", "test_right", "test_skipped", "test_wrong"]
+
+
+def test_a_sample_of_all_modules():
+    drawn = language.draw(["bool", "binop", "no_such_module", "keywordonlyarg"], 12, 5)
+    assert sum(map(len, drawn.values())) == 12 and set(drawn) <= {"bool", "binop", "keywordonlyarg"}
+    assert all(one.startswith(f"test.test_{name}.") for name, tests in drawn.items() for one in tests)
+    assert drawn == language.draw(["bool", "binop", "no_such_module", "keywordonlyarg"], 12, 5)
+    whole = language.draw(["binop", "keywordonlyarg"], 10_000, 5)
+    assert len(whole["binop"]) > len(drawn.get("binop", [])) and len(set(whole["binop"])) == len(whole["binop"])
+
+
+def test_tests_that_are_named():
+    (name,) = language.draw(["keywordonlyarg"], 1, 0)["keywordonlyarg"]
+    found = language.measure("keywordonlyarg", 10_000, 0, (name,))
+    assert [row["test"] for row in found["rows"]] == [name] and found["rows"][0]["ours"] == "passes"
