@@ -159,8 +159,13 @@ _MANY = 48  # items that a guard looks at in each call
 
 
 def _made_again(value: set[Any]) -> set[Any]:
-    """A set of the class, past its methods, with the same items, as most sets come to be: item by item, or as a recipe says."""
-    made, recipe_ = set.__new__(type(value)), recipe(value)
+    """A set of the class, past its methods, with the same items: a copy, or as most sets come to be, item by item, or as a recipe says."""
+    made = set.__new__(type(value))
+    set.update(made, value)
+    if _is_like(made, value) and table(made) == table(value):
+        return made
+    set.clear(made)
+    recipe_ = recipe(value)
     for item in value if recipe_ is None else (*recipe_[0], *recipe_[2]):
         set.add(made, item)
     if recipe_ is not None and not _is_like(made, value):
