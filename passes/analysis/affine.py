@@ -144,6 +144,8 @@ def cuts(conditions: Iterable[Dim], loop: Loop, ranges: Mapping[sympy.Symbol, Ra
         point = dim(-rest) if c == 1 else dim(rest + 1)
         if not any(known_equal(point, p) for p in points):
             points.append(point)
+    if all(isinstance(p, int) for p in (loop.start, loop.stop, *points)):
+        return sorted(p for p in points if loop.start < p < loop.stop)
     inside = [
         p for p in points if not is_nonnegative(dim(loop.start - p), {}) and not is_nonnegative(dim(p - loop.stop), {})
     ]

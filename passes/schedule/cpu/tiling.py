@@ -16,12 +16,14 @@ from ....ir.symbols import (
     Mod,
     Range,
     dim,
+    is_nonnegative,
     product,
     simplify_index,
     substitute,
 )
 from ...analysis.affine import accesses, across, cuts, merge
 from ...analysis.cost import (
+    AS_SHORT,
     COSTLY,
     MAX_PARTS,
     MIN_UNITS,
@@ -132,14 +134,10 @@ class Tiler:
         conditions = [c for top in stage.nodes for n in top.walk() for c in _conditions(n)]
         for loop in stage.loops:
             points = cuts(conditions, loop, self.lowering.ranges) if conditions else []
-            if len(points) * len(parts) > MAX_PARTS:
-                points = []
-            bounds = [loop.start, *points, loop.stop]
-            parts = [
-                ([*loops, Loop(loop.var, stop, start)], {**ranges, loop.var: (start, dim(stop - 1))})
-                for loops, ranges in parts
-                for start, stop in zip(bounds, bounds[1:], strict=False)
-            ]
+            finer = _cut(parts, loop, points)
+            if len(points) * len(parts) > MAX_PARTS and not _as_short(stage, [known for _, known in finer]):
+                finer = _cut(parts, loop, [])
+            parts = finer
         return [(Stage(loops, stage.joins, stage.stores), ranges) for loops, ranges in parts]
 
     def _elements(self, stage: Stage, ranges: Ranges) -> Nest:
@@ -224,6 +222,48 @@ class Tiler:
         used = accesses(first.nodes, [], ranges)
         loops, env = merge(by_stride(first.loops, [], used.loads), used.all, ranges, self._merged)
         return blocked_moments(self.lowering, stages, loops, env)
+
+
+def _cut(
+    parts: Sequence[tuple[list[Loop], Ranges]], loop: Loop, points: Sequence[Dim]
+) -> list[tuple[list[Loop], Ranges]]:
+    """Each part with the loop inside, once for what lies between two points."""
+    bounds = [loop.start, *points, loop.stop]
+    return [
+        ([*loops, Loop(loop.var, stop, start)], {**ranges, loop.var: (start, dim(stop - 1))})
+        for loops, ranges in parts
+        for start, stop in zip(bounds, bounds[1:], strict=False)
+    ]
+
+
+def _as_short(stage: Stage, parts: Sequence[Ranges]) -> bool:
+    """Whether many parts are written as shortly as the whole: each has a piece of a concatenation, of which the whole computes all."""
+    whole = len({n for top in stage.nodes for n in top.walk()})
+    written = 0
+    for ranges in parts:
+        seen: set[Node] = set()
+        stack = list(stage.nodes)
+        while stack:
+            node = _decided(stack.pop(), ranges)
+            if node not in seen:
+                seen.add(node)
+                stack += node.args
+        written += len(seen)
+        if written > AS_SHORT * whole:
+            return False
+    return True
+
+
+def _decided(node: Node, ranges: Ranges) -> Node:
+    """What a selection takes throughout a part; the node itself where that is not known, or where it selects nothing."""
+    while node.kind == "select":
+        if any(is_nonnegative(dim(-1 - c), ranges) for c in node.data[0]):
+            node = node.args[1]
+        elif all(is_nonnegative(c, ranges) for c in node.data[0]):
+            node = node.args[0]
+        else:
+            break
+    return node
 
 
 def _conditions(node: Node) -> tuple[Dim, ...]:
