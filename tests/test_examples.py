@@ -50,8 +50,8 @@ SAYS = {
         "step = 128}",
     ],
     "explain.py": [
-        "explain.py:11, in clip_norm: if norm > limit:",
-        "line 11 - compute both sides and choose with torch.where",
+        "explain.py:13, in clip_norm: if norm > limit:",
+        "line 13 - compute both sides and choose with torch.where",
         "graph breaks afterwards: 0",
         "exported: True",
     ],

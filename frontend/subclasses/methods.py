@@ -34,7 +34,7 @@ from ..torch_private.dispatch import ASKED, CORRECT_ALIASING, CaptureMode
 from ..torch_private.dynamo import undisabled
 from ..torch_private.fake import FakeTensor, is_fake
 from ..torch_private.functions import MAKE_WRAPPER, NO_FUNCTION
-from ..torch_private.wrapped import GradientUnlike, Layout, is_jagged, is_wrapped
+from ..torch_private.wrapped import GradientUnlike, Layout, is_jagged, is_wrapped, may_have_gradient
 from ..values.constant import is_constant
 from ..values.kinds import SYMBOLIC, isinstance, namespace_of, tensors_in
 from .given import alike, copied, deep, facts_of, gradient_of, leaves_in
@@ -91,6 +91,7 @@ class Methods:
         wanted = {n: n.meta.get("example_value") for n in out.graph.nodes}
         wanted = {n: t for n, t in wanted.items() if isinstance(t, Tensor) and t.requires_grad}
         last = [t for n, t in wanted.items() if t.grad_fn is not None and not any(user in wanted for user in n.users)]
+        last = [t for t in last if may_have_gradient(t)]
         leaves = [t for n, t in wanted.items() if n.op == "placeholder"]
         if not last or not leaves:
             return

@@ -49,6 +49,7 @@ __all__ = [
     "is_wrapper",
     "layout_of",
     "math_attention",
+    "may_have_gradient",
     "parts_of",
     "prepare_jagged",
     "ragged_sizes",
@@ -345,6 +346,11 @@ def _zeros(facts: tuple[Any, ...]) -> Tensor:
 def _flows(part: Tensor) -> bool:
     """Whether tensors of this type have gradients."""
     return part.dtype.is_floating_point or part.dtype.is_complex
+
+
+def may_have_gradient(value: Any) -> bool:
+    """Whether a gradient made as the tensor is can arrive at it: not at a wrapper tensor that is partly made of integers."""
+    return not is_wrapped(value) or all(map(_flows, parts_of(value, layout_of(value))))
 
 
 class Taken:
