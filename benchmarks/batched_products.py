@@ -26,9 +26,8 @@ class BatchedProducts(Pass):
     def apply(self, ctx, module) -> None:
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             depth, groups = {}, {}
-            for (
-                op
-            ) in func.block_body.ops:  # how many of our products lie on the way to it: equal numbers are independent
+            # `depth`: how many of our products lie on the way to an operation; equal numbers are independent.
+            for op in func.block_body.ops:
                 depth[op] = max((depth.get(v.owner, 0) for inner in op.walk() for v in inner.operands), default=0)
                 if op.name == "kernel.extern" and op["target"] == "aten.linear.default" and self.takes(op, func):
                     key = depth[op], str(op.literals), *(str(v.type) for v in op.operands)

@@ -5,15 +5,12 @@ They were written down before any of them was measured, and stay whatever they s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from gpu_cases import BF16, Case
 from torch import Tensor, nn
-
-BF16 = torch.bfloat16
-Case = Callable[[], tuple[Any, list[Tensor]]]
 
 
 def _timm(name: str, batch: int, size: int = 224, dtype: torch.dtype = BF16) -> Case:

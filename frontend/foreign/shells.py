@@ -188,9 +188,8 @@ def _run(vm: Interpreter, function: Any, args: Any, kwargs: Any, what: str, kind
     try:
         return vm.native(function, *args, **kwargs)
     except UserRaise as raised:
-        if vm.carried is None and "differentiable view" in str(
-            raised.value
-        ):  # a view of what has a history: in eager it has none there
+        # A view of what has a history: in eager it has none there.
+        if vm.carried is None and "differentiable view" in str(raised.value):
             reason = f"{what} gives a view of what requires gradients, or has done so"
             raise _with_gradients(vm, GraphBreak(reason, _ADVICE), kind) from None
         raise

@@ -240,9 +240,8 @@ def given_out(residual: Any, known: Any) -> str:
         return residual.emit.fetch(known.source)  # type: ignore[no-any-return]
     if known.view:
         raise Unsupported(f"a view of a {known.kind} is given out")
-    if (
-        known.rooted and known.requires_grad
-    ):  # eager's gradient of the caller's may have another layout, or other places, behind it
+    # Eager's gradient of the caller's may have another layout, or other places, behind it.
+    if known.rooted and known.requires_grad:
         raise Unsupported(f"a {known.kind} is given out through which gradients go to one of the caller's")
     return residual._fresh(known.stand_in, put_together(residual, known))  # type: ignore[no-any-return]
 

@@ -73,9 +73,8 @@ _OPTIONS = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 def _is_plain(given: list[Any], options: dict[str, Any]) -> bool:
     """Whether eager would compute it by the mathematical kernel for nested tensors."""
     scale = options.get("scale")
-    grouped = options.get(
-        "enable_gqa", False
-    )  # says nothing where there are as many heads: of others eager makes an error
+    # Of groups nothing is said where there are as many heads: of others eager makes an error.
+    grouped = options.get("enable_gqa", False)
     if set(options) - set(_OPTIONS) or options.get("is_causal") or type(grouped) is not bool:
         return False
     share = options.get("dropout_p", 0.0)

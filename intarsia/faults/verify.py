@@ -147,9 +147,8 @@ class _Looks:
                 seen.append(self.graphs)
                 try:
                     look(gm, example_inputs, values)
-                except (
-                    Exception
-                ) as error:  # ours: the program goes on in eager, which would look as if nothing were wrong
+                # An error of ours: the program goes on in eager, which would look as if nothing were wrong.
+                except Exception as error:
                     self._not_looked_at(self.graphs, place_of(gm), error)
             return gm(*values)
 

@@ -15,7 +15,7 @@ from ...ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplif
 from ...ir.syntax import Op
 from ...ir.types import RefType, ref_type, scalar_type
 from ..core.rewriter import erase_dead
-from .expressions import Memory, Node
+from .expressions import Memory, Node, decided
 from .nests import Join, Loop, Nest, Nests, Segment, Stage, Store
 
 
@@ -301,7 +301,7 @@ class LoopEmitter:
                 stack.pop()
                 continue
             if top.kind == "select":
-                known = self._decided(top)
+                known = decided(top, map(self.index, top.data[0]), self.ranges)
                 if known is not None:
                     below = self._made(known)
                     if below is None:
@@ -326,15 +326,6 @@ class LoopEmitter:
             found = scope.made.get(node)
             if found is not None:
                 return found
-        return None
-
-    def _decided(self, node: Node) -> Node | None:
-        """The operand that a selection takes throughout the open loops, if that is known."""
-        conditions = [self.index(c) for c in node.data[0]]
-        if all(is_nonnegative(c, self.ranges) for c in conditions):
-            return node.args[0]
-        if any(is_nonnegative(dim(-1 - c), self.ranges) for c in conditions):
-            return node.args[1]
         return None
 
     def _emit(self, node: Node, scope: _Scope) -> SSAValue:

@@ -11,7 +11,7 @@ import torch
 
 from ...ir.dtypes import BOOL, I64, DType
 from ...ir.scalars import SCALARS
-from ...ir.symbols import Dim, Range, dim, free_symbols, simplify_index, substitute, symbol
+from ...ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol
 from ...ir.types import RefType
 from ..analysis.views import Index, linear
 
@@ -211,6 +211,16 @@ class Expressions:
             found = Node("bind", I64, args, (name, size, wrap, mask, inside), free, len(self._nodes), 1)
             self._nodes[key] = self.binds[name] = found
         return found
+
+
+def decided(node: Node, conditions: Iterable[Dim], ranges: Mapping[sympy.Symbol, Range]) -> Node | None:
+    """The operand that a selection under these conditions takes throughout the ranges, if that is known."""
+    conditions = list(conditions)
+    if all(is_nonnegative(c, ranges) for c in conditions):
+        return node.args[0]
+    if any(is_nonnegative(dim(-1 - c), ranges) for c in conditions):
+        return node.args[1]
+    return None
 
 
 _PLACES: Mapping[str, tuple[int, ...]] = {  # where a node's data holds index expressions

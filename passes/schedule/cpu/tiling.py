@@ -16,7 +16,6 @@ from ....ir.symbols import (
     Mod,
     Range,
     dim,
-    is_nonnegative,
     product,
     simplify_index,
     substitute,
@@ -31,7 +30,7 @@ from ...analysis.cost import (
 )
 from ...analysis.machine import Processor
 from ...analysis.sizes import hint
-from ..expressions import Expressions, Memory, Node
+from ..expressions import Expressions, Memory, Node, decided
 from ..nests import Loop, Nest, Segment, Stage, by_stride, tile_end
 from .block_moments import blocked_moments
 from .lanes import lane_rows
@@ -256,13 +255,8 @@ def _as_short(stage: Stage, parts: Sequence[Ranges]) -> bool:
 
 def _decided(node: Node, ranges: Ranges) -> Node:
     """What a selection takes throughout a part; the node itself where that is not known, or where it selects nothing."""
-    while node.kind == "select":
-        if any(is_nonnegative(dim(-1 - c), ranges) for c in node.data[0]):
-            node = node.args[1]
-        elif all(is_nonnegative(c, ranges) for c in node.data[0]):
-            node = node.args[0]
-        else:
-            break
+    while node.kind == "select" and (taken := decided(node, node.data[0], ranges)) is not None:
+        node = taken
     return node
 
 

@@ -7,7 +7,7 @@ bodies the planner turns into loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,11 +98,14 @@ class Lowering(Expressions):
         if not self.remainders or len(index) != len(ref.shape):
             return False
         gap = 16 // ref.dtype.bytes - 1
-        inside = all(
-            is_nonnegative(dim(at), ranges) and is_nonnegative(dim(size - 1 - at), ranges)
-            for at, size in zip(index, ref.shape, strict=True)
+        return self._is_inside(index, ref.shape) and all(is_nonnegative(dim(c + gap), ranges) for c in mask)
+
+    def _is_inside(self, index: Index, shape: Sequence[Dim]) -> bool:
+        """Whether there is such an element of a value of this shape, whatever a mask says."""
+        return all(
+            is_nonnegative(dim(at), self.ranges) and is_nonnegative(dim(size - 1 - at), self.ranges)
+            for at, size in zip(index, shape, strict=True)
         )
-        return inside and all(is_nonnegative(dim(c + gap), ranges) for c in mask)
 
     def _elementwise(self, owner: prim.Elementwise, index: Index, mask: tuple[Dim, ...]) -> Node:
         name = owner.row.name
@@ -253,11 +256,7 @@ class Lowering(Expressions):
         self, owner: prim.Reduce | prim.Bag | prim.Contract, index: Index, mask: tuple[Dim, ...]
     ) -> tuple[Dim, ...]:
         """The mask; nothing where there is such an element whatever the mask says, so that a window reads one value, not one a place."""
-        inside = all(
-            is_nonnegative(at, self.ranges) and is_nonnegative(dim(size - 1 - at), self.ranges)
-            for at, size in zip(index, owner.type.shape, strict=True)
-        )
-        return () if inside else mask
+        return () if self._is_inside(index, owner.type.shape) else mask
 
     def _bag(self, owner: prim.Bag, index: Index, mask: tuple[Dim, ...]) -> Node:
         data = (owner, index, self._doubtful(owner, index, mask), self.stored & self._above(owner.results[0]))
