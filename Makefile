@@ -12,6 +12,9 @@ WANTED := $(if $(TORCH),'torch==$(TORCH).*')
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 PYTEST  = $(PY) -m pytest -n $(JOBS) --dist worksteal --durations=25 --durations-min=4
+# A command beside mypy, which has one core for as long as a minute and is shown where it finds something; not with TORCH=.
+BESIDE_TYPES = $(if $(TORCH),$(1),@mkdir -p build; $(BIN)/mypy -p intarsia > build/types.txt 2>&1 & types=$$!; \
+	$(1); tests=$$?; wait $$types || { cat build/types.txt; exit 1; }; exit $$tests)
 # These two depend on CUDA's torch by their metadata; beside the pinned torch they are installed alone.
 ALONE  := torchvision timm
 BESIDE := pip pillow matplotlib transformers accelerate lightning
@@ -39,11 +42,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## run the models, eager and compiled, in one table
 	$(PY) benchmarks/run.py --device cpu --suite demo --skip inductor
 
-test: $(if $(TORCH),$(STAMP),lint types)  ## lint, types, tests; of the slow ones a share that follows from the commit
-	$(PYTEST) $(ARGUMENTS) tests
+test: $(if $(TORCH),$(STAMP),lint)  ## lint, types, tests; of the slow ones a share that follows from the commit
+	$(call BESIDE_TYPES,$(PYTEST) $(ARGUMENTS) tests)
 
-test-all: $(if $(TORCH),$(STAMP),lint types)  ## lint, types, all tests; with TORCH=2.15 the tests, with that torch
-	$(PYTEST) --slow all $(ARGUMENTS) tests
+test-all: $(if $(TORCH),$(STAMP),lint)  ## lint, types, all tests; with TORCH=2.15 the tests, with that torch
+	$(call BESIDE_TYPES,$(PYTEST) --slow all $(ARGUMENTS) tests)
 
 lint: $(STAMP)  ## ruff: style and format
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import pytest
@@ -27,13 +28,17 @@ BIAS, SLOPES, DOCS, ONE = drawn(H, L, S), drawn(H), torch.randint(0, 3, (S,), ge
 Q, K, V = drawn(B, H, L, E), drawn(B, H, S, E), drawn(B, H, S, E)
 
 
-def block(mask_mod):
-    return flex.create_block_mask(mask_mod, None, None, L, S, device="cpu")
+MASKS = {
+    "late": lambda b, h, i, j: i + 4 >= j,
+    "same document": lambda b, h, i, j: (DOCS[i] == DOCS[j]) & (i >= j),
+    "shut rows": lambda b, h, i, j: (i >= j) & (i > 2),
+}
 
 
-LATE = block(lambda b, h, i, j: i + 4 >= j)
-SAME_DOCUMENT = block(lambda b, h, i, j: (DOCS[i] == DOCS[j]) & (i >= j))
-SHUT_ROWS = block(lambda b, h, i, j: (i >= j) & (i > 2))
+@functools.cache
+def block(name):
+    return flex.create_block_mask(MASKS[name], None, None, L, S, device="cpu")
+
 
 SCORES = {
     "relative": lambda s, b, h, i, j: s + (i - j),
@@ -62,15 +67,15 @@ def test_functions_of_scores(name) -> None:
     check(lambda q, k, v: flex.flex_attention(q, k, v, score_mod=SCORES[name]), Q, K, V)
 
 
-@pytest.mark.parametrize("mask", [LATE, SAME_DOCUMENT, SHUT_ROWS])
+@pytest.mark.parametrize("mask", MASKS)
 def test_masks(mask) -> None:
     """Rows in which nothing takes part are zeros."""
-    check(lambda q, k, v: flex.flex_attention(q, k, v, block_mask=mask), Q, K, V)
+    check(lambda q, k, v: flex.flex_attention(q, k, v, block_mask=block(mask)), Q, K, V)
 
 
 def test_masks_and_scores_and_their_sum() -> None:
     def f(q, k, v):
-        both = flex.flex_attention(q, k, v, score_mod=SCORES["alibi"], block_mask=SHUT_ROWS, return_lse=True)
+        both = flex.flex_attention(q, k, v, score_mod=SCORES["alibi"], block_mask=block("shut rows"), return_lse=True)
         return both, flex.flex_attention(q, k, v, scale=0.3, return_aux=flex.AuxRequest(lse=True))
 
     check(f, Q, K, V)
@@ -78,7 +83,12 @@ def test_masks_and_scores_and_their_sum() -> None:
 
 def test_grouped_heads_and_layouts() -> None:
     turned = Q.transpose(1, 2).contiguous().transpose(1, 2)
-    check(lambda q, k, v: flex.flex_attention(q, k, v, enable_gqa=True, block_mask=LATE), turned, K[:, :2], V[:, :2])
+    check(
+        lambda q, k, v: flex.flex_attention(q, k, v, enable_gqa=True, block_mask=block("late")),
+        turned,
+        K[:, :2],
+        V[:, :2],
+    )
     check(
         lambda q, k, v: flex.flex_attention(q, k, v, enable_gqa=True, score_mod=SCORES["bias"]),
         turned,
@@ -134,6 +144,6 @@ def test_calls_that_eager_refuses() -> None:
     with pytest.raises(ValueError, match="same number of heads"):
         f(Q, K[:, :2], V[:, :2])
     with pytest.raises(ValueError, match="block_mask was created for"):
-        f(Q[:, :, :3], K, V, block_mask=LATE)
+        f(Q[:, :, :3], K, V, block_mask=block("late"))
     with torch.enable_grad(), pytest.raises(NotImplementedError, match="backward on CPU"):
         f(Q.clone().requires_grad_(), K, V)

@@ -30,8 +30,6 @@ from intarsia.ir.interpreter.run import run_user
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.graph.decompose import Decompose
 
-from .database import common_methods_invocations, op_db
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -147,12 +145,16 @@ def outcomes(
     names: set[str] | None = None, samples: int = 3, attempt: Any = try_interpreter, part: tuple[int, int] = (0, 1)
 ) -> list[Outcome]:
     """Every operator of the database that supports float32 on a CPU; `part` (k, n) takes each n-th from k."""
+    from .database import op_db  # takes seconds to import; other tests use what stands beside this
+
     chosen = [info for info in op_db[part[0] :: part[1]] if not names or info.name in names]
     return [outcome(info, samples, attempt) for info in chosen if torch.float32 in info.dtypes]
 
 
 def outcome(info: Any, samples: int, attempt: Any, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Outcome:
     """What becomes of one operator, in a type and on a device that it supports."""
+    from .database import common_methods_invocations
+
     with mock.patch.object(common_methods_invocations, "wrapper_set_seed", _call):
         return _one(info, name_of(info), samples, attempt, device, dtype)
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from intarsia.ir.dialects.aten import shares, target_name
@@ -49,6 +48,8 @@ def _has_memory(value: Any) -> bool:
 
 
 def test_what_shares_memory_is_declared() -> None:
+    from .database import op_db
+
     watch = Watch()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

@@ -10,12 +10,13 @@ from collections import Counter
 import pytest
 import torch
 
-from .gradients import outcomes
 from .test_opdb import CHOSEN, SHARE, parts, strict  # noqa: F401  (a fixture for every test)
 
 
 @pytest.mark.parametrize("part", parts() if CHOSEN else [(0, 30), (17, 30)], ids=lambda p: f"{p[0]}of{p[1]}")
 def test_gradients(part):
+    from .gradients import outcomes
+
     with torch.enable_grad():
         found = outcomes(part=part, samples=3 if CHOSEN else 2)
     kinds = Counter(r.kind for r in found)
