@@ -91,7 +91,7 @@ def written(table: dict[str, Slow]) -> str:
 
 
 def measured(times: dict[str, float], before: dict[str, Slow]) -> dict[str, Slow]:
-    """The table for a run's seconds by test. Files taken as one still are; a case that always ran still does."""
+    """The table for a run's seconds by test. Files taken as one still are; a case that always ran still does while it is cheap."""
     functions: dict[str, dict[str, float]] = defaultdict(dict)
     files: dict[str, float] = defaultdict(float)
     for nodeid, seconds in times.items():
@@ -109,8 +109,8 @@ def measured(times: dict[str, float], before: dict[str, Slow]) -> dict[str, Slow
             at_once[file] = True
             continue
         seconds, always = min((seconds, case) for case, seconds in cases.items())
-        if function in before and before[function].always in cases and len(cases) > 1:
-            seconds, always = 0, before[function].always
+        if (kept := before.get(function, Slow(0)).always) in cases and len(cases) > 1 and cases[kept] < 2 * CHEAP:
+            seconds, always = 0, kept
         keeps = len(cases) > 1 and seconds < CHEAP
         at_once[file] |= keeps
         table[function] = Slow(max(round(mean, 1), 0.1), always if keeps else "")

@@ -1,6 +1,6 @@
 """Gradients of torch's operator database: none is wrong, and at least 90% of the operators run compiled, forward and backward.
 
-Two slices in the usual run. INTARSIA_OPDB=1 (`make opdb`) takes all operators; INTARSIA_OPDB=k/n one part.
+Eight slices in the usual run. INTARSIA_OPDB=1 (`make opdb`) takes all operators; INTARSIA_OPDB=k/n one part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import torch
 from .test_opdb import CHOSEN, SHARE, parts, strict  # noqa: F401  (a fixture for every test)
 
 
-@pytest.mark.parametrize("part", parts() if CHOSEN else [(0, 30), (17, 30)], ids=lambda p: f"{p[0]}of{p[1]}")
+@pytest.mark.parametrize(
+    "part", parts() if CHOSEN else [(k, 120) for k in (0, 17, 30, 47, 60, 77, 90, 107)], ids=lambda p: f"{p[0]}of{p[1]}"
+)
 def test_gradients(part):
     from .gradients import outcomes
 
