@@ -26,7 +26,7 @@ from ..passes.graph.aten_rules.builder import Builder, NotCovered, Result, Rule
 from ..passes.graph.dce import DCE
 from ..passes.graph.decompose import Decompose, replace_by
 from .errors import ExchangeError
-from .spelled_out import CALLS, without_scans
+from .spelled_out import CALLS, is_written_out, write_out
 
 _OURS = (
     "target",
@@ -41,7 +41,8 @@ _OURS = (
 
 
 def spelled(module: ModuleOp, out: bool = False) -> ModuleOp:
-    """A copy with library calls written out; with `out` also convolutions, sorts and running reductions (`spelled_out`).
+    """A copy with library calls written out; with `out` also convolutions, sorts, scatters, argmax and running reductions
+    (`spelled_out`).
 
     Raises:
         ExchangeError: the module is made for a kernel of our own that no other compiler has.
@@ -57,8 +58,8 @@ def spelled(module: ModuleOp, out: bool = False) -> ModuleOp:
         if isinstance(op, AtenOp) and op.target in rules:
             replace_by(op, Builder(op, machine), rules[op.target])
     Decompose(random="eager").apply(CompileContext(machine), copy)
-    for scan in [op for op in copy.walk() if isinstance(op, prim.Scan)] if out else ():
-        without_scans(scan, machine)
+    for found in [op for op in copy.walk() if is_written_out(op)] if out else ():
+        write_out(found, machine)
     DCE().apply(CompileContext(machine), copy)
     return copy
 

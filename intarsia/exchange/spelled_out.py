@@ -1,7 +1,8 @@
-"""Convolutions, sorts and running reductions as elementwise operations, reductions, products and gathers, for forms that have none of them.
+"""Convolutions, sorts, scatters, argmax and running reductions as elementwise operations, reductions, products and gathers, for forms without them.
 
-A sort counts for each element those in front of it, a running reduction joins for each place all up to it: of n elements both take n * n steps,
-which the other compiler may fuse or recognise. The results are those of the operators, but for the sign of a zero that a running sum begins with.
+A sort counts for each element those in front of it, a running reduction joins for each place all up to it, a scatter looks for each place through
+all that may go there: of n elements they take n * n steps, which the other compiler may fuse or recognise. The results are those of the
+operators, but for the sign of a zero that a running sum begins with; of several elements for one place of a scatter the last wins.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ..ir.dialects import prim
-from ..ir.dtypes import I32, I64
+from ..ir.dtypes import F32, I32, I64
 from ..ir.scalars import identity
 from ..ir.symbols import Dim, dim
 from ..ir.syntax import Op
@@ -34,9 +35,10 @@ class _OfPrim(Builder):
 class _Pairs:
     """All pairs of places (i, j) along dimension d of values of a shape: i is dimension d, j the next one."""
 
-    def __init__(self, b: Builder, shape: Sequence[Dim], d: int) -> None:
+    def __init__(self, b: Builder, shape: Sequence[Dim], d: int, count: Dim | None = None) -> None:
+        """`count`: how many places j there are, if not as many as i."""
         self.b, self.d, self.rank = b, d, len(shape)
-        self.shape = (*shape[: d + 1], *shape[d:])
+        self.shape = (*shape[: d + 1], shape[d] if count is None else count, *shape[d + 1 :])
 
     def at_i(self, value: SSAValue) -> SSAValue:
         """The value at place i."""
@@ -98,6 +100,60 @@ def _sort(b: Builder) -> list[SSAValue]:
 def _topk(b: Builder) -> list[SSAValue]:
     d, count = int(b.get("dim")), b.get("k")
     return [b.slice(v, d, 0, count) for v in _sorted(b, b.tensor("self"), d, bool(b.get("largest")))]
+
+
+# ---- places that values decide --------------------------------------------------------------------------------------------
+
+
+def _scattered(b: Builder, x: SSAValue, index: SSAValue, source: SSAValue, kind: str, d: int, wrap: bool) -> SSAValue:
+    """Each place of the result looks through all that the index sends along d, and takes the last of it, or the sum."""
+    shape, count, dtype = b.shape_of(x), b.shape_of(index)[d], b.dtype_of(x)
+    if 0 in b.shape_of(index):
+        return x
+    index = b.cast(index, I64)
+    if wrap:
+        index = b.ew("where", b.ew("lt", index, 0), b.ew("add", index, shape[d]), index)
+    # The index may be shorter than the result in the other dimensions: nothing goes there.
+    more = [0 if k == d else dim(n - m) for k, (n, m) in enumerate(zip(shape, b.shape_of(index), strict=True))]
+    index, source = _longer(b, index, more, -1), _longer(b, source, more, False if dtype.kind == "bool" else 0)
+    pairs = _Pairs(b, shape, d, count)
+    here = b.ew("eq", pairs.at_j(index), pairs.place(j=False))
+    if kind == "set":
+        last = pairs.over_j("max", b.ew("where", here, pairs.place(j=True), -1))
+        found = prim.tensor(source).with_(shape=shape)
+        at = b.ew("max", last, 0)
+        taken = b.add(prim.Gather.make([source, at], [found], {"dim": d, "inside": True}))
+        return b.ew("where", b.ew("ge", last, 0), taken, x)
+    wide = F32 if dtype.is_float and dtype.compute == F32 else dtype
+    given = pairs.over_j("sum", b.ew("where", here, pairs.at_j(b.cast(source, wide)), 0))
+    made = b.cast(b.ew("add", b.cast(x, wide), given), dtype)
+    return b.ew("where", pairs.over_j("any", here), made, x)  # a place to which nothing goes keeps the sign of its zero
+
+
+def _longer(b: Builder, x: SSAValue, more: Sequence[Dim], value: Any) -> SSAValue:
+    """With `more` elements of this value behind those there are, along each dimension."""
+    if all(n == 0 for n in more):
+        return x
+    kind = prim.tensor(x)
+    shape = [dim(n + a) for n, a in zip(kind.shape, more, strict=True)]
+    attributes = {
+        "low": (0,) * len(shape),
+        "high": tuple(more),
+        "value": float(value) if kind.dtype.is_float else value,
+    }
+    return b.add(prim.Pad.make([x], [kind.with_(shape=shape)], attributes))
+
+
+def _first_extreme(b: Builder, x: SSAValue, kind: str, d: int) -> SSAValue:
+    """The first place of the largest or smallest along d; a NaN is both."""
+    key = b.cast(x, I32) if b.dtype_of(x).kind == "bool" else x
+    shape = b.shape_of(key)
+    best = b.spread(b.reduce(kind.removeprefix("arg"), key, (d,)), shape, (d,))
+    here = b.ew("eq", key, best)
+    if b.dtype_of(key).is_float:
+        here = b.ew("or", here, b.ew("isnan", key))
+    place = b.add(prim.Iota.make([], [prim.tensor(key).with_(dtype=I64)], {"dim": d, "start": 0, "step": 1}))
+    return b.reduce("min", b.ew("where", here, place, shape[d]), (d,))
 
 
 # ---- convolutions ---------------------------------------------------------------------------------------------------------
@@ -177,8 +233,25 @@ CALLS: dict[str, Rule] = {
 }
 
 
-def without_scans(op: Op, machine: Machine) -> None:
-    """Put what a running reduction is in its place."""
+def is_written_out(op: Operation) -> bool:
+    """Whether `write_out` takes it: all running reductions, scatters that add no truths, argmax and argmin along one dimension."""
+    if isinstance(op, prim.Scatter):
+        return op["kind"] == "set" or prim.tensor(op.results[0]).dtype.kind != "bool"
+    if isinstance(op, prim.Reduce):
+        return str(op["kind"]).startswith("arg") and len(op["dims"]) == 1  # type: ignore[arg-type]
+    return isinstance(op, prim.Scan)
+
+
+def write_out(op: Operation, machine: Machine) -> None:
+    """Put what a running reduction, a scatter or an argmax is in its place."""
+    assert isinstance(op, Op)
     b = _OfPrim(op, machine)  # type: ignore[arg-type]
-    made = _scan(b, op.operands[0], str(op["kind"]), int(op["dim"]))  # type: ignore[call-overload]
+    kind, x = str(op["kind"]), op.operands[0]
+    if isinstance(op, prim.Reduce):
+        made = _first_extreme(b, x, kind, *op["dims"])  # type: ignore[misc]
+    elif isinstance(op, prim.Scatter):
+        d: Any = op["dim"]
+        made = _scattered(b, x, op.operands[1], op.operands[2], kind, d, bool(op.get("wrap", False)))
+    else:
+        made = _scan(b, x, kind, int(op["dim"]))  # type: ignore[call-overload]
     replace(op, [made], b.ops)

@@ -69,6 +69,11 @@ def _element(part: str, text: str) -> Element:
     name = name.strip()
     if not name or (brace and not rest.endswith("}")):
         raise PipelineError(f"malformed pipeline '{text}': expected name or name{{option=value}}, found '{part}'")
+    if "(" in name or ")" in name:
+        raise PipelineError(
+            f"malformed pipeline '{text}': passes run on whole modules, so builtin.module(...) around all of them is the "
+            f"one nesting there is, found '{part}'"
+        )
     inside = rest.removesuffix("}")
     if name == DEFAULT:
         return _default(inside, text)

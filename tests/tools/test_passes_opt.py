@@ -275,7 +275,12 @@ def test_a_long_line_is_cut_around_the_place(run: Run) -> None:
         (("--until", "plan-bufers"), "unknown pass or level 'plan-bufers'; did you mean 'plan-buffers'?"),
         (("--until", "cse,dce"), "--until takes one pass"),
         (("--print-ir-after", "nothing-like-it"), "unknown pass 'nothing-like-it'"),
-        (("--no-such-flag",), "unrecognized arguments: --no-such-flag"),
+        (("--no-such-flag",), "unknown flag --no-such-flag; --help shows all"),
+        (("--untill", "fuse"), "unknown flag --untill; did you mean '--until'?"),
+        (("--emti=cpp",), "unknown flag --emti; did you mean '--emit'?"),
+        (("graph.ir", "other.ir"), "one file is read, 'graph.ir'; too many arguments: other.ir"),
+        (("-p", "builtin.module(cse"), "builtin.module(...) around all of them is the one nesting there is"),
+        (("-p", "func.func(cse)"), "found 'func.func(cse)'"),
         (("--threads", "many"), "invalid int value: 'many'"),
         (("--target", "sse"), "unknown target 'sse'"),
         (("--target", "sm_90"), "did you mean 'triton:sm_90'?"),
@@ -303,7 +308,7 @@ def test_a_long_line_is_cut_around_the_place(run: Run) -> None:
         (("--run-reproducer", "x.ir", "-p", "cse", "--threads", "2"), "leave out -p, --threads"),
         (("--list", "--graph"), "--list and --graph each print something of their own"),
         (("--print-ir-after", "dce", "-p", "cse"), "--print-ir-after dce: the passes that run are cse"),
-        (("--print-op-generic",), "unrecognized arguments: --print-op-generic"),
+        (("--print-op-generic",), "unknown flag --print-op-generic"),
         (("--emit", "cubin", "--target", "triton:sm_90"), "name their folder with -o"),
         (("-p", "default{after=fus: cse}"), "the default pipeline has no pass 'fus' here; did you mean 'fuse'?"),
     ],
@@ -311,6 +316,21 @@ def test_a_long_line_is_cut_around_the_place(run: Run) -> None:
 def test_a_wrong_command_line_exits_with_2(run: Run, arguments: tuple[str, ...], message: str) -> None:
     code, out, err = run(*arguments)
     assert code == 2 and out == "" and message in err
+
+
+@pytest.mark.parametrize("flag", ["--threads=2", "--opt-bisect-limit=0", "--verify-roundtrip", "--timing"])
+def test_what_says_nothing_without_a_pass_is_named(run: Run, flag: str) -> None:
+    code, out, err = run(flag)
+    assert code == 0 and "prim.neg" in out and f"no pass runs (-p names some), of which {flag.partition('=')[0]}" in err
+
+
+def test_without_verification_a_wrong_module_is_printed_as_it_is(run: Run) -> None:
+    wrong = PRIM.replace("prim.exp(%1) : !prim.tensor<[4], f32>", "prim.exp(%1) : !prim.tensor<[5], f32>")
+    assert wrong != PRIM
+    assert run(text=wrong)[0] == 1
+    code, out, err = run("--disable-verify", text=wrong)
+    assert code == 0 and "!prim.tensor<[5], f32>" in out and err == ""
+    assert run("--disable-verify", "-p", "cse", text=wrong)[0] == 1  # what a pass leaves is verified
 
 
 def test_a_level_that_does_not_hold(run: Run) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
+from ...config import suggestion
 from ...passes.core.base import LEVELS
 from .emit import EMITTED
 from .imports import SOURCES
@@ -167,6 +169,19 @@ def parser() -> argparse.ArgumentParser:
         for names, how in flags:
             group.add_argument(*names, **how)
     return made
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The flags; a misspelled one is answered with what it may have meant, for argparse does not say."""
+    made = parser()
+    found, rest = made.parse_known_args(argv)
+    unknown = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
+    if unknown is not None:
+        flags = [name for group in GROUPS.values() for names, _ in group for name in names]
+        made.error(f"unknown flag {unknown}{suggestion(unknown, flags, '; --help shows all')}")
+    if rest:
+        made.error(f"one file is read, '{found.input_file}'; too many arguments: {' '.join(rest)}")
+    return found
 
 
 def completion(shell: str, passes: tuple[str, ...], theirs: tuple[str, ...] = ()) -> str:

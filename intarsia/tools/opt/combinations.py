@@ -147,7 +147,8 @@ def check_shown(args: argparse.Namespace, ran: Collection[str]) -> None:
 
 def say_without_passes(args: argparse.Namespace) -> None:
     """A line on standard error, where no pass runs and flags are given that say something of passes."""
-    asked = [flag for flag in _OF_PASSES if getattr(args, flag[2:].replace("-", "_"))]
+    given = ((flag, getattr(args, flag[2:].replace("-", "_"))) for flag in _OF_PASSES)
+    asked = [flag for flag, value in given if value is not None and value is not False]
     if asked:
         print(
             f"passes-opt: no pass runs (-p names some), of which {', '.join(asked)} could say something",
@@ -158,4 +159,5 @@ def say_without_passes(args: argparse.Namespace) -> None:
 _OF_PASSES = (
     *("--print-ir-before-all", "--print-ir-after-all", "--print-ir-after-change", "--print-ir-after-failure"),
     *("--print-ir-diff", "--print-ir-tree-dir", "--remarks", "--statistics", "--timing", "--check-each"),
+    *("--verify-each", "--verify-roundtrip", "--opt-bisect-limit", "--threads"),
 )

@@ -21,12 +21,13 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, SSAValue
 
 from ...exchange.spelled import spelled
+from ...exchange.spelled_out import is_written_out
 from ...ir.dialects import kernel, prim
 from ...ir.dialects.aten import AtenOp
 from ...ir.dialects.prim import tensor
 from ...ir.scalars import REDUCES
 from ...ir.symbols import FloorDiv, Mod
-from ...ir.syntax import Op
+from ...ir.syntax import Op, line_of
 from ...ir.types import TensorType
 from .errors import InputError
 
@@ -68,7 +69,7 @@ def linalg(module: ModuleOp) -> str:
     Raises:
         InputError: an operation, a dtype or a size that is not written.
     """
-    calls = [op for op in module.walk() if isinstance(op, kernel.Extern | AtenOp | prim.Scan)]
+    calls = [op for op in module.walk() if isinstance(op, kernel.Extern | AtenOp) or is_written_out(op)]
     if calls and not any(isinstance(op, kernel.Fused) for op in module.walk()):
         module = spelled(module, out=True)
     functions = []
@@ -148,7 +149,7 @@ class _Function:
 
     def _statement(self, op: Op) -> list[str]:
         """The lines of an operation: full, iota, casts, elementwise ones with a word in the tables above, broadcast, permute, slice, flip,
-        reshape, pad, concat, take, gather, reductions but argmax and argmin, and contractions without padding."""
+        reshape, pad, concat, take, gather, reductions (argmax and argmin are written out before) and contractions without padding."""
         result = op.results[0]
         element, own = _element(result), _places(result)
         if isinstance(op, prim.Full):
@@ -181,7 +182,7 @@ class _Function:
         if isinstance(op, prim.Contract) and not op.get("padded", False):
             return self._contract(op)
         what = f"{op.name}<{op['target']}>" if isinstance(op, kernel.Extern) else op.name
-        raise InputError(f"--emit linalg: {what} is not written")
+        raise InputError(f"--emit linalg: {what}{_from(op)} is not written")
 
     def _parallel(self, op: Op, body: str, reads: Sequence[Sequence[str]] = ()) -> list[str]:
         """linalg.generic over the places of the result; without `reads` an element is computed from its place alone."""
@@ -307,7 +308,9 @@ class _Function:
             )
             return f"{full}%r = arith.xori %a0, %o : {element}\nlinalg.yield %r"
         if name in ("shl", "shr", "floordiv", "mod") or name not in (_FLOAT if real else _INTEGER):
-            raise InputError(f"--emit linalg: {op.name} of {tensor(op.operands[0]).dtype.name} is not written")
+            raise InputError(
+                f"--emit linalg: {op.name} of {tensor(op.operands[0]).dtype.name}{_from(op)} is not written"
+            )
         return f"%r = {(_FLOAT if real else _INTEGER)[name]} {given} : {element}\nlinalg.yield %r"
 
     def _reduce(self, op: Op) -> list[str]:
@@ -468,6 +471,11 @@ def _affine(expr: Any, count: int) -> str:
     if expr.is_Integer or str(expr) in {f"d{k}" for k in range(count)}:
         return str(expr)
     raise InputError(f"--emit linalg: the index {expr} is not written")
+
+
+def _from(op: Op) -> str:
+    line = line_of(op)
+    return f" from {line}" if line else ""
 
 
 def _is_number(value: Any) -> bool:
