@@ -15,7 +15,7 @@ from ..breaks.iterators import method_taken_over
 from ..bytecode import coroutine
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_mapping
-from ..classes import code_text, descriptors, making, weak
+from ..classes import code_text, collected, descriptors, making, weak
 from ..classes import library as class_library
 from ..distributed import collectives, wrappers
 from ..entry import messages, warned
@@ -583,6 +583,7 @@ fill(
         *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, order.ROWS),
         pickles.ROWS,
         weak.ROWS,
+        collected.ROWS,
         descriptors.ROWS,
         torch_rules.ROWS,
         transforms.ROWS,

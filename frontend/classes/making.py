@@ -247,7 +247,8 @@ def _register(vm: Interpreter, cls: Any, subclass: Any) -> Any:
 def _subclasses(vm: Interpreter, cls: Any) -> Any:
     if not vm.is_created(cls):
         raise GraphBreak("the classes that derive from one of the caller's are listed")
-    return vm.native(type.__subclasses__, cls)
+    found = vm.native(type.__subclasses__, cls)
+    return [one for one in found if id(one) not in vm.effects.dead]  # they are held weakly
 
 
 @ROWS.rule(type(torch.autograd.Function).__init__)

@@ -64,6 +64,8 @@ def read(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[st
     """`reference()`."""
     if args or kwargs:
         vm.native(reference, *args, **kwargs)  # which refuses them
+    if id(reference) in vm.effects.dead:
+        return None
     value, source = reference(), vm.user.source_of(reference)
     if source is not None:
         if value is not None:

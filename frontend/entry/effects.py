@@ -28,6 +28,8 @@ class Effects:
     cells: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = field(default_factory=dict)
     calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    collections: int = 0  # calls of gc.collect()
+    dead: dict[int, Any] = field(default_factory=dict)  # weak references and classes whose objects these have taken
     classes: bool = False  # whether an attribute of a class was written
     moved: set[tuple[int, str]] = field(default_factory=set)  # attributes deleted and then written: last in order
     namespaces: dict[int, Any] = field(default_factory=dict)  # the stand-in of each object's `__dict__`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -145,6 +146,7 @@ def finish(
     body.sizes = None if symbols is None else symbols.sizes
     drawn = _guard(vm, state, body.sizes)
     vm.guards.lines(emit, watched=True)
+    _collect(vm, emit, drawn)
     for number, tensors in by_host.items():
         given = "".join(f"{emit.fetch(source)}, " for source in tensors)
         body.post.append(f"{emit.constant(put_number, 'put_number')}(({given}), {emit.fetch(number)})")
@@ -225,6 +227,17 @@ def _guard(vm: SymbolicInterpreter, state: StateCheck, sizes: SizeCheck | None) 
     _rely_on_definitions(vm, vm.guards)
     vm.guards.extra += [drawn, *numbers] if drawn else []  # what is decided by what was drawn: behind all else
     return drawn is not None
+
+
+def _collect(vm: SymbolicInterpreter, emit: Emitter, drawn: bool) -> None:
+    """Collect garbage as often as the program does, once the guards hold, and ask them again: finalizers may have changed anything."""
+    if vm.effects.collections == 0:
+        return
+    checks = list(emit.lines)
+    collect = f"{emit.constant(gc.collect, 'collect')}()"
+    emit.lines += [collect] * vm.effects.collections
+    emit.lines += ["undo(before)"] if drawn else []
+    emit.lines += checks
 
 
 def _results(vm: SymbolicInterpreter, body: Residual, end: Returned | Broken) -> tuple[str, tuple[int, ...]]:

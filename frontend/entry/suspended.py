@@ -161,7 +161,18 @@ def method_caller(residual: Any, value: Any) -> str:
 
 def reference(residual: Any, value: weakref.ref[Any]) -> str:
     """A weak reference; one with a callback is an object of its own."""
+    if id(value) in residual.vm.effects.dead:
+        return _called(residual, value, _dead_reference)
     return _again(residual, value) or _called(residual, value, weakref.ref, value())
+
+
+class _Gone:
+    """What nothing holds."""
+
+
+def _dead_reference() -> weakref.ref[Any]:
+    """A weak reference to an object that is gone."""
+    return weakref.ref(_Gone())
 
 
 def as_it_is(residual: Any, value: Any) -> str:

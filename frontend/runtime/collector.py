@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Garbage", "collector_paused"]
+__all__ = ["Garbage", "collector_paused", "is_on"]
 
 
 class _Pause:
@@ -37,6 +37,11 @@ def collector_paused() -> Iterator[None]:
             _PAUSE.wanted -= 1
             if _PAUSE.wanted == 0 and _PAUSE.running:
                 gc.enable()
+
+
+def is_on() -> bool:
+    """Whether the program wants collections."""
+    return _PAUSE.running if _PAUSE.wanted else gc.isenabled()
 
 
 class Garbage:

@@ -29,6 +29,7 @@ __all__ = [
     "check_let_go",
     "check_last_acts",
     "held_in_c",
+    "held_now",
     "in_eager",
     "is_dropped",
     "lets_go",
@@ -130,11 +131,11 @@ def in_eager(reason: str) -> GraphBreak:
 
 def check_alive(vm: Interpreter, value: Any) -> None:
     """Break where an object is reached by a weak reference and no variable is seen to lead to it."""
-    if value is not None and is_dropped(vm, value) and not any(held is value for held in _reached(vm)):
+    if value is not None and is_dropped(vm, value) and not any(held is value for held in held_now(vm)):
         raise in_eager("a weak reference is read to an object that may be gone")
 
 
-def _reached(vm: Interpreter) -> Iterator[Any]:
+def held_now(vm: Interpreter) -> Iterator[Any]:
     """What the variables and value stacks of frames lead to, without what the caller's objects hold."""
     waiting = [value for frame in vm.frames for value in (*frame.fast.values(), *frame.stack)]
     seen: set[int] = set()
@@ -144,7 +145,7 @@ def _reached(vm: Interpreter) -> Iterator[Any]:
             continue
         seen.add(id(value))
         yield value
-        if vm.is_frontend_class(type(value)) and hasattr(value, "frame"):  # a generator
+        if vm.is_frontend_class(type(value)) and "frame" in (namespace_of(value) or ()):  # a generator
             waiting += [*value.frame.fast.values(), *value.frame.stack]
         elif isinstance(value, types.FunctionType):
             waiting += [*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
@@ -177,7 +178,7 @@ def check_let_go(vm: Interpreter, what: str, value: Any = None) -> None:
     """Break before weak references of the caller's are looked at, to `value` or to any, where what they refer to may be gone by then."""
     given = [v.value for v in vm.user.given if type(v) is Unread]  # a piece keeps what a variable of it lets go of
     asked = [v for v in given if v is value or value is None and weakref.getweakrefcount(v) > 0]
-    if _may_be_gone(vm, value) or asked and not {*map(id, asked)} <= {id(_real(vm, held)) for held in _reached(vm)}:
+    if _may_be_gone(vm, value) or asked and not {*map(id, asked)} <= {id(_real(vm, held)) for held in held_now(vm)}:
         raise GraphBreak(f"{what}, and the program has let go of an object that others may not hold")
 
 
