@@ -139,6 +139,8 @@ def _ruled(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwar
     try:
         return row.apply(vm, *args, **kwargs)
     except TypeError as error:
+        if type(row.target) in C_DESCRIPTORS and args and not issubclass(vm.type_of(args[0]), row.target.__objclass__):
+            vm.native(row.target, *args, **kwargs)  # a method of C's, called with an object of another class
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
             raise
     if row.target is not type.__call__:

@@ -74,16 +74,32 @@ def _dir(vm: Interpreter, *args: Any) -> Any:
     if method is not None:
         return sorted(vm.listed(vm.call(method, (value,), {})))
     owner = objects.lookup(kind, "__dir__")[1]
-    plain = owner is type if isinstance(value, type) else owner is object
-    if not plain or isinstance(value, Tensor | nn.Module) or objects.lookup(kind, "__class__")[1] is not object:
+    if owner is not (type if isinstance(value, type) else object):
         raise Unsupported("dir() is called")
-    names: set[str] = set()
-    for cls in (value if isinstance(value, type) else kind).__mro__:
+    return sorted(_names(vm, value))
+
+
+@ROWS.rule(object.__dir__)
+def _object_dir(vm: Interpreter, value: Any, /) -> list[str]:
+    """The same of an object whose class has a way of its own, in no order: the object's names, then those of its classes."""
+    if isinstance(value, type):
+        raise Unsupported("dir() is called")
+    return _names(vm, value)
+
+
+def _names(vm: Interpreter, value: Any) -> list[str]:
+    kind = vm.type_of(value)
+    if isinstance(value, Tensor | nn.Module) or objects.lookup(kind, "__class__")[1] is not object:
+        raise Unsupported("dir() is called")
+    own = not isinstance(value, type) and hasattr(value, "__dict__")
+    names = dict.fromkeys(vm.listed(objects.load_attr(vm, value, "__dict__")) if own else ())
+    waiting = [value if isinstance(value, type) else kind]
+    while waiting:  # depth first, as CPython puts them together
+        cls = waiting.pop()
         changes = bool(cls.__flags__ & HEAP_TYPE) and not vm.is_created(cls)
-        names |= {*(vm.listed(objects.load_attr(vm, cls, "__dict__")) if changes else vars(cls))}
-    if not isinstance(value, type) and hasattr(value, "__dict__"):
-        names |= {*vm.listed(objects.load_attr(vm, value, "__dict__"))}
-    return sorted(names)
+        names |= dict.fromkeys(vm.listed(objects.load_attr(vm, cls, "__dict__")) if changes else vars(cls))
+        waiting += reversed(cls.__bases__)
+    return [*names]
 
 
 # ---- enumerations ----

@@ -111,7 +111,13 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         check_operands(vm, (left, right), f"`{symbol}`")
     rely_on_table(vm, left)
     rely_on_table(vm, right)
+    if type(left) in _SETS or type(right) in _SETS:  # which take nothing from an iterator here
+        left, right = (v if vm.user.is_iterator(v) else vm.materialize(v) for v in (left, right))
+        return vm.native_recorded(function, left, right)
     return vm.native_recorded(function, vm.materialize(left), vm.materialize(right))
+
+
+_SETS = (set, frozenset)
 
 
 def _names_of(name: str, symbol: str) -> tuple[tuple[str, ...], str]:
