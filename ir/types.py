@@ -100,6 +100,9 @@ def _device(fields: list[Any], place: int) -> str:
     return found
 
 
+_LARGEST = 2**63 - 1
+
+
 def _dims(values: Any, what: str) -> tuple[Dim, ...]:
     if not isinstance(values, tuple):
         raise ValueError(f"expected {what} in square brackets")
@@ -108,6 +111,8 @@ def _dims(values: Any, what: str) -> tuple[Dim, ...]:
             raise ValueError(f"{what}: '{print_literal(value)}' is not an integer or an expression over symbols")
         if what == "sizes" and isinstance(value, int) and value < 0:
             raise ValueError(f"the size {value} is negative")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise ValueError(f"{what}: a number of {len(str(abs(value)))} digits does not fit 64 bits")
     return tuple(dim(v) for v in values)
 
 

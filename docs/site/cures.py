@@ -350,6 +350,7 @@ CURES = {
     "expected !prim.tensor": '`!prim.tensor<[4, s0], f32>`, with `"cuda:0"` behind for a GPU',
     "expected … in square brackets": "`[4, s0]`",
     "the size … is negative": "sizes are 0 and more",
+    "…: a number of … digits does not fit": "sizes and strides are 64 bits wide in memory and in kernels",
     "unknown dtype": "take one of those that are listed",
     "… is not a device": '`"cpu"`, `"cuda:0"`',
     "… sizes but … strides": "one stride for each size",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from torch.fx import GraphModule
 from xdsl.dialects.builtin import ModuleOp
 
 from ..compile import callable_of, check_function, compile
-from ..config import Config
+from ..config import Config, suggestion
 from ..extend.configured import pipeline_of
 from ..extend.target import Target, installed_targets, is_target, text_of
 from ..extend.target import made as made_target
@@ -107,7 +108,8 @@ class Lowered:
         """
         found = self._levels.get(level) or self.stages.get(level)
         if found is None:
-            raise ValueError(f"no level or pass {level!r}; known: {', '.join([*self._levels, *self.stages])}")
+            known = list(dict.fromkeys([*self._levels, *self.stages]))
+            raise ValueError(f"no level or pass {level!r}{suggestion(level, known)}; known: {', '.join(known)}")
         return found
 
     def inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
@@ -305,6 +307,15 @@ class ForGPU:
         return self._made(*args, **kwargs)
 
 
+def _takes(fn: Any, name: str) -> bool:
+    """Whether a keyword may be an argument of the function itself."""
+    try:
+        parameters = inspect.signature(getattr(fn, "forward", fn)).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
 def _unknown(what: str, word: str, known: list[str]) -> str:
     same = [name for name in known if name.endswith(f":{word}")]  # "sm_90" of "triton:sm_90"
     close = same or difflib.get_close_matches(word, known, n=1)
@@ -363,7 +374,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", passes: Any = (), **kwargs: 
         target = "cpp"
     if not isinstance(target, str):
         kwargs, target = kwargs | {"target": target}, "cpp"
-    if not isinstance(passes, list | tuple) or not all(map(is_given, passes)):
+    if (not isinstance(passes, list | tuple) or not all(map(is_given, passes))) and _takes(fn, "passes"):
         kwargs, passes = kwargs | {"passes": passes}, ()
     given = passes_given(passes)
     fn = callable_of(fn)

@@ -152,11 +152,13 @@ class Machine:
         Raises:
             ValueError: the text is none.
         """
-        given = json.loads(text)
         try:
+            given = json.loads(text)
             return cls(**given | {part: Processor(**given[part]) for part in ("cpu", "gpu")})
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"not a machine: {error}") from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"what stands behind '// machine:' is no machine that a reproducer writes: {error}"
+            ) from None
 
     def at(self, device: str) -> Processor:
         """What runs the kernels of memory that lies on a device."""

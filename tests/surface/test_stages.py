@@ -52,7 +52,9 @@ def test_run_gives_what_the_function_gives_at_every_level_and_behind_passes():
         found = low.run(level, X)
         assert found["s"][1] == 3 and list(found) == ["w", "s"]
         torch.testing.assert_close(found, want)
-    with pytest.raises(ValueError, match="no level or pass 'prom'"):
+    with pytest.raises(
+        ValueError, match="no level or pass 'prom'; did you mean 'prim'.; known: aten, prim, kernel, loop, buffer, [^a]"
+    ):
         low.run("prom", X)
     with pytest.raises(ValueError, match="guards do not hold"):
         low.run("prim", X[:5])
@@ -113,6 +115,13 @@ def test_cost_follows_the_sizes():
     with pytest.raises(ValueError, match="unknown size 'nothing'"):
         low.sizes(nothing=3)
     assert intarsia.lower(weights, X, target="triton:sm_90").cost_analysis().seconds is None
+
+
+def test_what_is_no_list_of_passes_is_named_unless_the_function_takes_it():
+    with pytest.raises(TypeError, match="passes takes a list, not 'default,cse'"):
+        intarsia.lower(lambda x: x + 1, torch.ones(2), passes="default,cse")
+    low = intarsia.lower(lambda x, passes: x + passes, torch.ones(2), passes=3)
+    assert torch.equal(low.run("prim", torch.ones(2), passes=3), torch.full((2,), 4.0))
 
 
 def test_what_passes_counted():

@@ -406,6 +406,9 @@ def test_a_file_that_is_no_reproducer(run: Run) -> None:
     Path("graph.ir").write_text(PRIM)
     code, _, err = run("--run-reproducer", "graph.ir", text=None)
     assert code == 1 and "is not a reproducer" in err
+    Path("graph.ir").write_text(f"// intarsia reproducer\n// pipeline: cse\n// machine: os.getcwd()\n{PRIM}")
+    code, _, err = run("--run-reproducer", "graph.ir", text=None)
+    assert code == 1 and "what stands behind '// machine:' is no machine" in err
 
 
 def test_verify_each_names_the_pass(run: Run) -> None:
