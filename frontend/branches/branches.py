@@ -21,7 +21,7 @@ from ..bytecode.instruction import disassemble
 from ..entry.nature import may_draw
 from ..errors import GraphBreak, Refused
 from ..gradients.state import VisibleState
-from ..regions.branches import branch
+from ..regions.branches import Conditional, branch
 from ..regions.hits import Hits, Places
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
@@ -31,11 +31,12 @@ from ..values.lazy import Unread
 from .asked import number_asked
 from .checks import CHECK
 from .conditions import combined
-from .flow import join_of
+from .flow import alike, always_raises, join_of
 from .loop_shape import Shape
+from .loop_state import Leaving
 from .loops import Loops
 from .selects import Choices, gate, pieces_of, taken, unequal, why_not, with_nodes
-from .sides import LEAVES, STAYS, SUSPENDS, Plan, Prevented, number_kind, run_side
+from .sides import LEAVES, STAYS, SUSPENDS, Plan, Prevented, Way, number_kind, run_side
 from .truths import as_tensor, number_in, presumed, tensor_of_truth
 
 __all__ = ["Branches"]
@@ -167,7 +168,9 @@ class Branches:
         join = join_of(frame.code, index, cut, heads)
         if join is None:
             return None
-        return heads if heads and join == len(disassemble(frame.code).instructions) else frozenset([join])
+        if join == len(disassemble(frame.code).instructions):
+            return heads or frozenset([join])
+        return alike(frame.code, join)
 
     def finish(self, vm: Interpreter, results: list[Tensor]) -> None:
         """Raises Refused where what was chosen can be told from what eager gives."""
@@ -202,11 +205,34 @@ class Branches:
         # Which way out it was, the condition says: where that holds, the last one of the others was taken.
         stays, last = way
         frame.ip = index + 1
+        raises = {
+            truth: always_raises(frame.code, shape.tests[at].leave) for truth, at in ((True, last), (False, index))
+        }
         with self.loops.left(vm, frame, shape, index, last) as leaving:
             try:
+                if raises[True] is not raises[False]:
+                    return self._expected(vm, frame, leaving, stays, raises[False])
                 return self._branch(vm, frame, stays, (STAYS, LEAVES), leaving.cut)
             except Prevented as prevented:
-                raise Refused(prevented.reason, "loops") from None
+                if prevented.unlikely and self._passes_over(vm, stays):
+                    return self._expected(vm, frame, leaving, stays, prevented.truth is False)
+                try:
+                    joins = self.joins(frame, frame.ip - 1, leaving.cut)
+                    if joins is None or self.depth or vm.side is not None:
+                        raise prevented
+                    takes = taken(vm, stays)
+                    return Conditional(vm, frame, takes, joins, known_of(vm, frame), (STAYS, LEAVES)).record()
+                except (Prevented, GraphBreak) as second:
+                    reason = second.reason if _writes(prevented.reason) else prevented.reason
+                    raise Refused(reason, "loops") from None
+            except GraphBreak as error:
+                raise Refused(error.reason, "loops") from None
+
+    def _expected(self, vm: Interpreter, frame: Frame, leaving: Leaving, stays: Tensor, truth: bool) -> str | None:
+        """Leave a loop where the truth of its condition leads, with a check: the other way raises."""
+        vm.checks.expect(vm, stays, truth)
+        leaving.begin(truth)
+        return leaving.passed() if truth else None
 
     def _branch(
         self, vm: Interpreter, frame: Frame, predicate: Tensor, ways: tuple[int, int], cut: frozenset[tuple[int, int]]
@@ -259,24 +285,21 @@ class Branches:
             ends, sides = zip(*runs, strict=True)
             self.choices.gated += [(len(vm.out.writes), tensor) for tensor in gate(vm, takes, sides)]
             chosen = self.choices.choose(vm, takes, list(zip(*map(plan.tensors_of, ends), strict=True)))
-        elif reason is tried.reason or random or not pairs or self.depth > 1 or any(a.requires_grad for a, _ in pairs):
+        elif reason is tried.reason or random or not pairs or self.depth > 2 or any(a.requires_grad for a, _ in pairs):
             raise tried if reason is tried.reason else Prevented(reason)
         else:
-            first_way, second_way = (_Way(vm, frame, way, joins, plan) for way in ways)
+            first_way, second_way = (Way(vm, frame, way, joins, plan) for way in ways)
             takes = taken(vm, predicate)
             chosen = list(branch(vm, "the branch", takes, first_way, second_way, (), free=True))
             choice = self.choices.new()
             for made, (a, b) in zip(chosen, pairs, strict=True):
                 self.choices.note_either(made, takes, a, b, choice)
-        plan.behind(chosen)
-        if callable(build):
-            frame.result = build(chosen)
-            return "return"
-        fast, stack = build
-        frame.fast = {n: v for n, v in frame.fast.items() if n in fast} | {n: v(chosen) for n, v in fast.items()}
-        frame.stack[:] = [value(chosen) for value in stack]
-        frame.ip = one.ip
-        return None
+        return plan.put(frame, build, chosen, one.ip)
+
+
+def _writes(reason: str) -> bool:
+    """Whether it is for a write that a side was prevented."""
+    return "STORE_SUBSCR" in reason or "_ is called" in reason or "writes to" in reason
 
 
 @contextmanager
@@ -287,17 +310,6 @@ def _named_by(truth: bool) -> Iterator[None]:
     except Prevented as prevented:
         prevented.truth = truth
         raise
-
-
-class _Way:
-    """One side as a function of nothing, whose results are the tensors at the paths of a plan."""
-
-    def __init__(self, vm: Interpreter, frame: Frame, start: int, joins: frozenset[int], plan: Plan) -> None:
-        self.run, self.plan = (vm, frame, start, joins), plan
-
-    def __call__(self) -> tuple[Tensor, ...]:
-        end = run_side(*self.run)
-        return tuple(self.plan.tensors_of(end))
 
 
 def known_of(vm: Interpreter, frame: Frame) -> set[int]:

@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from ..entry.nature import calls_of, has_no_effect
 from ..errors import GraphBreak, Refused
+from ..regions.capture import ENDS
 from ..state import ASSERTED, EITHER, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.regions import WHILE_LOOP
@@ -110,6 +111,13 @@ class Checks:
         """Note a check, of the side of a branch that runs or of the call."""
         (self.flags if vm.side is None else vm.side.flags).append(flag)
 
+    def gates(self, vm: Interpreter) -> list[Tensor]:
+        """Whether a check that comes before here has failed: one truth for each, those of the sides and rounds around included."""
+        found, side = list(self.flags), vm.side
+        while side is not None:
+            found, side = [*found, *side.flags], side.outer
+        return found
+
     def begins(self, vm: Interpreter, condition: Tensor) -> bool:
         """Check that a loop runs a round; False where there can be no check."""
         if self.refused is not None:
@@ -156,7 +164,7 @@ def refusal(vm: Interpreter, flags: list[Tensor], ends: bool) -> str | None:
         return "the graph works on shards, or draws of a generator of the caller's"
     nodes = calls_of(vm)
     unknown = next((n for n in nodes if not has_no_effect(n)), None)
-    if not ends and any(n.target is WHILE_LOOP for n in nodes):
+    if not ends and any(n.target is WHILE_LOOP and ENDS not in n.meta for n in nodes):
         return "a loop of the graph may not end where a check fails"
     if unknown is not None:
         return f"{unknown.name} may have an effect"

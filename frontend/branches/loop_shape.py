@@ -127,7 +127,7 @@ def _alike(program: Program, first: int, second: int) -> bool:
             return False
         if _is_test(one.op) and _is_test(other.op) and (one.op == "FOR_ITER") == (other.op == "FOR_ITER"):
             ahead += zip(_ways(program, a), _ways(program, b), strict=True)
-        elif one.op != other.op or type(one.arg) is not type(other.arg) or one.arg != other.arg:
+        elif one.op != other.op or type(one.arg) is not type(other.arg) or repr(one.arg) != repr(other.arg):
             return False
         else:
             ahead += zip(following(program, a), following(program, b), strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import types
 from collections import Counter as Counts
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, fx
 
 from ..bytecode.frame import Frame
+from ..bytecode.opcodes import steps_of
 from ..gradients.state import Reach, VisibleState
 from ..graph.aside import storage_of
+from ..graph.output import MUTATES
 from ..guards.sameness import indistinguishable
 from ..regions.capture import is_tracked, result_like
 from ..regions.rounds import tracked_like
@@ -22,12 +24,26 @@ from ..state import Interpreter
 from ..values.constant import has_identity, is_constant
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
+from .loop_shape import Shape
 from .places import Contents, Place
 from .selects import name_of
-from .sides import Path, Prevented, named, shown
+from .sides import Path, Prevented, Side, named, shown, step
 from .truths import as_tensor, number_in
 
-__all__ = ["Counter", "Kinds", "State", "Surroundings", "counter_of", "inner_of"]
+__all__ = [
+    "Arrived",
+    "Counter",
+    "Found",
+    "Kinds",
+    "Leaving",
+    "Round",
+    "State",
+    "Surroundings",
+    "counter_of",
+    "inner_of",
+    "put_again",
+    "views_of",
+]
 
 _CONTAINERS = (list, dict, types.CellType)
 _RANGE, _TUPLE = type(iter(range(0))), type(iter(()))
@@ -155,6 +171,58 @@ class State:
         """Whether all values are the same objects."""
         mine, others = dict(self.values()), dict(other.values())
         return mine.keys() == others.keys() and all(value is others[path] for path, value in mine.items())
+
+
+class Round(Side):
+    """A round of a loop while it runs: anything may be called, what that changes is seen afterwards."""
+
+    takes_checks = in_round = True
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
+        """Nothing is known before."""
+        return call()
+
+
+@dataclass
+class Arrived:
+    """The frame where the condition is asked for again, and what the ways out on the way were: instruction, truth that stays, operators before, those of them that it needs."""
+
+    state: State
+    stays: Tensor | None
+    tests: list[tuple[int, Tensor, list[fx.Node], list[fx.Node], State]]
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A loop that has ended; `cut` is the way out that was taken where its condition still holds: instruction, where to."""
+
+    vm: Interpreter
+    frame: Frame
+    shape: Shape
+    cut: frozenset[tuple[int, int]]
+    head: int
+
+    def begin(self, stays: bool) -> None:
+        """Set the frame, which stands at the loop's condition, to where it goes on."""
+        frame, test = self.frame, self.shape.tests[self.head]
+        if test.truth is None:
+            top = frame.stack.pop()
+            frame.stack += [top.at(top.position + 1), top.item(self.vm)] if stays else []
+        frame.ip = test.stay if stays else test.leave
+
+    def passed(self) -> str | None:
+        """Go on from the beginning of the last round to behind the loop: the signal of the instruction that leaves it earlier, if any."""
+        known, steps = dict(self.cut), steps_of(self.frame.code)
+        while self.frame.ip not in known:
+            if (signal := step(self.vm, self.frame, steps)) is not None:
+                return signal
+        self.frame.pop()
+        self.frame.ip = known[self.frame.ip]
+        return None
+
+
+class Found(Prevented):
+    """Where a round changes what it must not."""
 
 
 class Kinds:
@@ -295,6 +363,14 @@ class Surroundings:
         """Whether anything is not as it was."""
         return self.state.is_changed() or self.reach.is_changed()
 
+    def differs(self) -> bool:
+        """Whether anything is not as it was, items of containers included."""
+        try:
+            self.contents.changed()
+        except Prevented:
+            return True
+        return self.changed()
+
     def holds(self, iterator: Any) -> bool:
         """Whether anything but the top of the frame's stack holds an iterator, or one that it takes items of: that would move, too."""
         vm, inside = self.vm, inner_of(iterator)
@@ -309,6 +385,38 @@ class Surroundings:
         ids = [id(v) for value in seen for v in (value, getattr(value, "__self__", None))]
         ids += [h for key, (_, held) in self.reach.before.items() if key not in counts for h in held if type(h) is int]
         return sum(counts[i] for i in ids) > 1
+
+
+def views_of(vm: Interpreter, base: Tensor) -> list[tuple[Tensor, list[fx.Node]]]:
+    """The views of a tensor that the graph has made by plain operators, with the nodes that lead to each."""
+    origin, found = vm.out.node(base), list[tuple[Tensor, list[fx.Node]]]()
+    for node in vm.out.graph.nodes:
+        value, steps, last = node.meta.get("example_value"), list[fx.Node](), node
+        while isinstance(value, Tensor) and last is not origin and storage_of(value) == storage_of(base):
+            inputs = last.all_input_nodes
+            if not last.op.startswith("call") or len(inputs) != 1 or last.meta.get(MUTATES):
+                break
+            steps.append(last)
+            last, value = inputs[0], inputs[0].meta.get("example_value")
+        view = node.meta.get("example_value")
+        if last is origin and steps and vm.out.is_known(view) and vm.out.node(view) is node:
+            found.append((view, steps[::-1]))
+    return found
+
+
+def put_again(vm: Interpreter, view: Tensor, steps: Sequence[fx.Node], base: Tensor) -> None:
+    """Let the graph know a view by the same operators on another tensor that lies as its base does."""
+    made: Any = base
+    for node in steps:
+        (before,) = node.all_input_nodes
+        args, kwargs = fx.map_arg((node.args, node.kwargs), {before: made}.__getitem__)
+        made = (
+            vm.out.call_method(node.target, args, kwargs)
+            if isinstance(node.target, str)
+            else vm.out.call_function(node.target, args, kwargs)
+        )
+    if isinstance(made, Tensor) and made.stride() == view.stride() and made.shape == view.shape:
+        vm.out._node_of[id(view)] = vm.out.node(made)
 
 
 def _items(container: Any) -> list[Any]:

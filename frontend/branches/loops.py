@@ -7,20 +7,22 @@ of lists and dicts and variables of functions around that it writes to (`places.
 loop's result is copied to. What a round may not do:
 
 - change anything else that the program sees (let containers grow or shrink, bind a new attribute, write to what C code holds, as a
-  deque), draw random numbers, raise, wait;
+  deque), draw random numbers, raise whatever the values are, wait;
 - take items of anything but a range (where only a tensor says how many there are: one by one, upwards or downwards);
 - give a variable another dtype, size, stride, device, nesting or kind than it had before;
-- leave the loop in its middle: between another way out and the condition, behind it or before it, there are only a few operators that
-  cannot fail; those behind the condition are computed by it, too.
+- leave the loop in its middle, unless what decides there is computed by a few operators that cannot fail, of what the round begins
+  with: the condition computes them, too. What lies before such a way out is done once more behind the loop, where it is taken.
+
+What raises for some values is a check: whether one has failed is carried, and ends the loop. No round begins where a check in front
+of the loop has failed: with values that eager does not come to, it might never end.
 
 Where gradients are wanted through it, the rounds are counted first (`regions/rounds.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,54 +41,31 @@ from ..state import Interpreter
 from ..torch_private.regions import WHILE_LOOP
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
+from .flow import always_raises
 from .loop_shape import Shape, leads_alike, shape_of
-from .loop_state import Counter, Kinds, State, Surroundings, counter_of
+from .loop_state import (
+    Arrived,
+    Counter,
+    Found,
+    Kinds,
+    Leaving,
+    Round,
+    State,
+    Surroundings,
+    counter_of,
+    put_again,
+    views_of,
+)
 from .memory import Sharing, sharing
 from .places import Place
-from .selects import is_cheap, name_of, pieces_of, taken
-from .sides import Prevented, Side
+from .selects import is_cheap, name_of, needed_for, pieces_of, taken
+from .sides import Prevented, Side, step
 from .truths import as_tensor, tensor_of_truth
 
 __all__ = ["Loops"]
 
 _CHEAP = 12  # operators between the condition and another way out
 _ATTEMPTS = 6
-
-
-class Round(Side):
-    """A round of a loop while it runs: anything may be called, what that changes is seen afterwards."""
-
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
-        """Nothing is known before."""
-        return call()
-
-
-@dataclass
-class Arrived:
-    """The frame where the condition is asked for again, and what the ways out on the way were: instruction, truth that stays, operators before."""
-
-    state: State
-    stays: Tensor | None
-    tests: list[tuple[int, Tensor, list[fx.Node], State]]
-
-
-@dataclass(frozen=True)
-class Leaving:
-    """A loop that has ended; `cut` is the way out that was taken where its condition still holds: instruction, where to."""
-
-    vm: Interpreter
-    frame: Frame
-    shape: Shape
-    cut: frozenset[tuple[int, int]]
-    head: int
-
-    def begin(self, stays: bool) -> None:
-        """Set the frame, which stands at the loop's condition, to where it goes on."""
-        frame, test = self.frame, self.shape.tests[self.head]
-        if test.truth is None:
-            top = frame.stack.pop()
-            frame.stack += [top.at(top.position + 1), top.item(self.vm)] if stays else []
-        frame.ip = test.stay if stays else test.leave
 
 
 class Loops:
@@ -156,7 +135,7 @@ class Loops:
         try:
             ended = loop.record()
             if surroundings.changed():
-                raise Refused("the loop changes something that the program sees", "loops")
+                raise Refused(f"the loop changes something that the program sees{loop.culprit()}", "loops")
             return ended, None if loop.same_end else (loop.first, loop.last_test)
         except (Prevented, GraphBreak) as error:
             loop.give_back()
@@ -177,6 +156,8 @@ class _Loop:
     ) -> None:
         self.surroundings = surroundings
         self.places: list[Place] = []  # what is carried beside variables and the stack
+        self.watched: Surroundings | None = None
+        self.failed: Place | None = None  # whether a check in a round has failed
         self.changed: list[Place] = []  # what the last round has changed
         self.vm, self.frame, self.shape, self.index = vm, frame, shape, index
         self.device = predicate.device
@@ -189,6 +170,7 @@ class _Loop:
         truth = taken(vm, predicate)
         self.counts = test.truth is None  # the condition is that there is one more item
         self.first = vm.out.call_function(torch.logical_not, (truth,), {}) if test.truth is False else truth
+        self.ends = self.gate()
         if self.counts:
             self.kinds.found["stack", len(frame.stack) - 1, 0] = int
         elif any(test.truth is None for test in shape.tests.values()):
@@ -202,6 +184,14 @@ class _Loop:
         self.start = State.of(frame, self.names, self.places)
         self.last = 0  # how many ways out there are in a round
         self.same_end, self.last_test = True, -1
+
+    def gate(self) -> bool:
+        """Let no round begin where a check in front of the loop fails: it might never end there. Whether that could be done."""
+        flags = self.vm.checks.gates(self.vm)
+        for flag in dict.fromkeys(flag for flag in flags if flag.device == self.device):
+            passed = self.vm.out.call_function(torch.logical_not, (flag,), {})
+            self.first = self.vm.out.call_function(torch.logical_and, (self.first, passed), {})
+        return all(flag.device == self.device for flag in flags)
 
     def give_back(self) -> None:
         """There is no loop: the frame, and all else, as it was."""
@@ -228,10 +218,20 @@ class _Loop:
                 if self.vm.branches.choices.is_written(vm):
                     raise Prevented("the loop writes to a tensor that is one of two, by a tensor's value")
                 self.check_tests(arrived)
+                checked = self.failed is None and bool(self.flags)
             self.note_places()
+            if checked:
+                self.note_checks()
             if known == (self.kinds.size(), len(self.written), len(self.places)):
                 return
         raise Prevented("what a round of the loop carries on does not settle")
+
+    def note_checks(self) -> None:
+        """Carry on whether a check has failed: the loop ends there."""
+        passed = as_tensor(self.vm, False, bool, self.device)
+        self.failed = Place("whether a check has failed", [passed], 0)
+        self.places.append(self.failed)
+        self.start = State.of(self.frame, self.names, self.places)
 
     def note_places(self) -> None:
         """Which other places a round writes to: they are carried, too."""
@@ -248,9 +248,9 @@ class _Loop:
         self.last = len(arrived.tests)
         self.same_end, self.last_test = True, arrived.tests[-1][0] if arrived.tests else -1
         leave = self.shape.tests[self.index].leave
-        for at, _, before, state in arrived.tests:
-            odd = next((n for n in before if not is_cheap(n)), None)
-            if odd is not None or len(before) > _CHEAP:
+        for at, _, _, needed, state in arrived.tests:
+            odd = next((n for n in needed if not is_cheap(n)), None)
+            if odd is not None or len(needed) > _CHEAP:
                 line = self.frame.program.instructions[at].line
                 what = name_of(odd) if odd else f"more than {_CHEAP} operators"
                 raise Prevented(f"the loop is left in the middle of a round (line {line}), behind {what}")
@@ -292,7 +292,10 @@ class _Loop:
         count = len(given) - len(self.written)
         for tensor, taken_for in zip(self.written, given[count:], strict=True):
             made = out.call_method("clone", (taken_for,), {})
+            views = views_of(self.vm, tensor)
             out._node_of[id(tensor)] = out.node(made)
+            for view, steps in views:
+                put_again(self.vm, view, steps, made)
         self.entered = self.kinds.filled(self.start, given[1:count])
 
     def run(self, tests: int | None = None) -> Arrived:
@@ -306,11 +309,16 @@ class _Loop:
             self.take()
         frame.ip = self.shape.tests[self.index].stay
         vm.stop_at, vm.side, vm.steps_of = -1, Round(vm), steps_of
+        self.noted = 0
         try:
             arrived = self._run(tests)
             if (torch.is_grad_enabled(), len(vm.scopes), len(vm.open_scopes)) != modes:
                 raise Prevented("a round of the loop changes a mode")
-            self.changed = self.surroundings.contents.changed()
+            try:
+                self.changed, self.flags = self.surroundings.contents.changed(), vm.side.flags
+            except Prevented as prevented:
+                self.surroundings.contents.restore()
+                raise Prevented(f"{prevented.reason}{self.culprit()}") from None
             return arrived
         except UserRaise as raised:
             raise Prevented(f"{type(raised.value).__name__} is raised in {Side(vm).place()}") from None
@@ -329,33 +337,59 @@ class _Loop:
         while True:
             index = frame.ip
             if wanted == len(found):
-                return Arrived(State.of(frame, self.names, self.places), None, found)
+                return Arrived(self.state(), None, found)
             if index in self.shape.heads:
                 stays = self.asked(index)
                 if not self.counts:
                     frame.pop()
-                return self.joined(
-                    index, Arrived(State.of(frame, self.names, self.places), stays, found), _behind(begun)
-                )
+                state = self.state()
+                passed = self.passed()
+                stays = stays if passed is None else vm.out.call_function(torch.logical_and, (stays, passed), {})
+                return self.joined(index, Arrived(state, stays, found), _behind(begun))
             last = wanted == len(found) + 1
             if index in self.shape.tests and (more := self.undecided(index, last)) is not None:
                 before = _behind(begun)
                 before = before[: before.index(vm.out.node(more)) + 1] if vm.out.node(more) in before else before
-                found.append((index, more, before, State.of(frame, self.names, self.places)))
+                needed = needed_for(vm.out.node(more), before)
+                found.append((index, more, before, needed, self.state()))
                 frame.ip = self.shape.tests[index].stay
                 continue
-            frame.ip = index + 1
-            handler, arg, touched = steps[index]
-            vm.step = frame.begun = vm.step + 1
-            frame.before = frame.stack[:]
-            vm.out_size = vm.out.size
-            if vm.unread and touched:
-                vm.read_operands(frame, touched, arg)
-            signal = handler(vm, frame, arg)
-            if vm.delayed_break is not None:
-                raise Prevented(vm.delayed_break.reason)
+            signal = step(vm, frame, steps)
+            if self.watched is not None and self.watched.differs():
+                raise Found(f": {Side(vm).place()}")
             if signal is not None:
                 raise Prevented(f"the loop is left in the middle of a round by {Side(vm).place()}")
+
+    def culprit(self) -> str:
+        """Where a round changes what it must not, for a message: it is run once more, and looked at behind each instruction."""
+        given = self.given()
+        self.watched = Surroundings(self.vm, self.frame)
+        try:
+            with self.vm.out.beside(given):
+                self.enter(given)
+                self.run()
+        except Found as found:
+            return found.reason
+        except (Prevented, GraphBreak):
+            pass
+        finally:
+            self.watched = None
+        return ""
+
+    def state(self) -> State:
+        """The frame as it stands, with whether a check has failed."""
+        flags = self.vm.side.flags
+        if any(flag.device != self.device for flag in flags):
+            raise Prevented("a check in the loop is made on another device")
+        while self.failed is not None and len(flags) > self.noted:
+            either = self.failed.get(), flags[self.noted]
+            self.failed.put(self.vm.out.call_function(torch.logical_or, either, {}))
+            self.noted += 1
+        return State.of(self.frame, self.names, self.places)
+
+    def passed(self) -> Tensor | None:
+        """Whether no check has failed yet; None where there are none."""
+        return None if self.failed is None else self.vm.out.call_function(torch.logical_not, (self.failed.get(),), {})
 
     def joined(self, head: int, arrived: Arrived, nodes: list[fx.Node]) -> Arrived:
         """With the ways out right before the condition as parts of it, as in `while n < 9 and not done.all()`.
@@ -364,7 +398,7 @@ class _Loop:
         """
         leave = self.shape.tests[head].leave
         while arrived.tests:
-            at, more, before, state = arrived.tests[-1]
+            at, more, before, _, state = arrived.tests[-1]
             behind = nodes[len(before) :]
             if not self.leads(at, leave) or not state.is_same(arrived.state):
                 break
@@ -390,6 +424,10 @@ class _Loop:
         if not isinstance(truth, Tensor) or getattr(truth, "constant", None) is not None:
             if vm.truth(value) is not self.shape.tests[index].truth:
                 raise Prevented(f"the loop is left in the middle of a round by {Side(vm).place()}")
+            return None
+        test = self.shape.tests[index]
+        if always_raises(frame.code, test.leave) and not always_raises(frame.code, test.stay):
+            frame.stack[-1] = truth  # a check
             return None
         frame.pop()
         return self.stay(truth, index)
@@ -442,9 +480,9 @@ class _Loop:
             self.enter(given)
             arrived = self.run(self.last)
             stays = given[0]
-            for _, one, _, _ in arrived.tests:
+            for _, one, *_ in arrived.tests:
                 stays = vm.out.call_function(torch.logical_and, (stays, one), {})
-            asked = self.body(aside, [stays], [])
+            asked = self.body(aside, [stays], [], prune=True)
         with vm.out.beside(given) as aside:
             self.enter(given)
             arrived = self.run()
@@ -458,23 +496,33 @@ class _Loop:
         read = read_by(asked, again)
         vm.out.modes += 1
         if is_tracked([*leaves, *read]):
-            made = differentiated(vm, asked, again, leaves, read)
+            made = differentiated(vm, asked, again, leaves, read, self.ends)
         else:
-            made = emit(vm, WHILE_LOOP, (single(over(asked, read)), over(again, read), leaves, read), again.results)
+            made = emit(
+                vm,
+                WHILE_LOOP,
+                (single(over(asked, read)), over(again, read), leaves, read),
+                again.results,
+                ends=self.ends,
+            )
         count = len(made) - len(self.written)
         for tensor, result in zip(self.written, made[count:], strict=True):
             vm.out.call_method("copy_", (tensor, result), {})
         self.note_shared(made[1:count], leaves[1:count], shared)
         self.first = made[0]
-        return self.kinds.filled(self.start, made[1:count])
+        ended = self.kinds.filled(self.start, made[1:count])
+        if self.failed is not None:
+            vm.checks.expect(vm, dict(ended.others)[self.failed], False)
+        return ended
 
-    def body(self, aside: Any, results: list[Tensor], written: list[Tensor]) -> Body:
+    def body(self, aside: Any, results: list[Tensor], written: list[Tensor], prune: bool = False) -> Body:
         made = aside.tensors()
         memory = {storage_of(t) for t in written}
         if any(storage_of(t) in memory for t in results):
             raise Prevented("a variable of the loop is a part of a tensor that the loop writes to")
         results = [*owned(self.vm, "the loop", results, made), *written]
-        module, reads = aside.finish(results)
+        needed = needed_for(self.vm.out.node(results[0]), pieces_of(aside)) if prune else None
+        module, reads = aside.finish(results, needed)
         if not all(isinstance(r, Tensor) for r in reads):
             raise Prevented("the loop reads a number that changes between calls")
         if any(storage_of(r) == storage_of(t) for r in reads for t in self.written):
@@ -505,7 +553,7 @@ class _Loop:
         found, there, loop = *shared, choices.new()
         for k, (result, start) in enumerate(pairs):
             if outermost:
-                choices.note_first(result, start, self.first)
+                choices.note_first(result, start, self.first, loop)
             else:
                 choices.note(result, start)
             for memory, number in found.outside[k]:

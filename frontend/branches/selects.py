@@ -28,7 +28,7 @@ from ..values.tensor import tensor_class
 from .memory import Atom, may_be_one
 from .sides import Path, Prevented, named
 
-__all__ = ["Choices", "gate", "pieces_of", "taken", "unequal", "why_not", "with_nodes"]
+__all__ = ["Choices", "gate", "needed_for", "pieces_of", "taken", "unequal", "why_not", "with_nodes"]
 
 _Result = TypeVar("_Result")
 
@@ -111,6 +111,24 @@ def is_cheap(node: fx.Node) -> bool:
     if name_of(node) == "getitem":
         return not any(isinstance(n.meta.get("example_value"), Tensor) for n in node.all_input_nodes[1:])
     return name_of(node) in _CHEAP or name_of(node) == "pow" and _is_a_power(node)
+
+
+def needed_for(last: fx.Node, before: Sequence[fx.Node]) -> list[fx.Node]:
+    """Of the nodes before one, those that it is computed of; all, where some of them write to what it reads."""
+    found, ahead = set[fx.Node](), [last]
+    while ahead:
+        if (node := ahead.pop()) not in found:
+            found.add(node)
+            ahead += node.all_input_nodes
+    written = {m for node in before if node.meta.get(MUTATES) for one in node.all_input_nodes for m in _memories(one)}
+    if any(not written.isdisjoint(_memories(node)) for node in found):
+        return list(before)
+    return [node for node in before if node in found]
+
+
+def _memories(node: fx.Node) -> list[int]:
+    value = node.meta.get("example_value")
+    return [storage_of(value)] if isinstance(value, Tensor) else []
 
 
 def _is_a_power(node: fx.Node) -> bool:
@@ -224,7 +242,7 @@ class Choices:
         self.made = 0  # how many choices there are
         self._alive: list[Tensor] = []
         # What a loop gives, what it is in eager where there is no round, and the condition of the first one.
-        self.unless: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.unless: list[tuple[Tensor, Tensor, Tensor, int]] = []
         self.gated: list[tuple[int, Tensor]] = []  # what goes through gates, behind so many writes
         # By identity what where chose: itself, the truth by which, and the two.
         self.pairs: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
@@ -271,11 +289,11 @@ class Choices:
         memory = _memory(made)
         self.may_be[memory] = self.may_be.get(memory, frozenset()).union(atoms)
 
-    def note_first(self, made: Tensor, before: Tensor, condition: Tensor) -> None:
-        """`made` stands for `before` where a condition does not hold."""
+    def note_first(self, made: Tensor, before: Tensor, condition: Tensor, loop: int) -> None:
+        """`made` stands for `before` where a condition does not hold: where this loop has no round."""
         self._alive += [made, before]
         self._add(made, (_memory(made), frozenset()))
-        self.unless.append((made, before, condition))
+        self.unless.append((made, before, condition, loop))
 
     def pick(self, vm: Interpreter, tensor: Tensor) -> tuple[Tensor, list[Tensor | None]] | None:
         """How the entry gives out one of the caller's tensors, or what was computed: the truth that says which; None for what was computed.
@@ -322,9 +340,10 @@ class Choices:
         def complete(found: frozenset[Atom]) -> frozenset[Atom]:
             return found.union(*(((o, w | ways) for o, w in without.get(m, ())) for m, ways in found))
 
-        for made, before, _ in self.unless:
+        for made, before, _, loop in self.unless:
             other = _memory(before)
-            without[_memory(made)] = complete(self.may_be.get(other, frozenset([(other, frozenset())])))
+            found = complete(self.may_be.get(other, frozenset([(other, frozenset())])))
+            without[_memory(made)] = frozenset((memory, ways | {(loop, -1)}) for memory, ways in found)
         return {memory: complete(found) for memory, found in self.may_be.items()} if without else self.may_be
 
     def refusal(self, vm: Interpreter, results: Sequence[Tensor]) -> str | None:
@@ -337,7 +356,7 @@ class Choices:
         if reason is None or self._refusal(vm, results, self.may_be) is not None:
             return reason
         # Not where each loop runs a round.
-        begun = {id(condition): condition for _, _, condition in self.unless}
+        begun = {id(condition): condition for _, _, condition, _ in self.unless}
         return None if all(vm.checks.begins(vm, condition) for condition in begun.values()) else reason
 
     def _refusal(self, vm: Interpreter, results: Sequence[Tensor], relation: dict[int, frozenset[Atom]]) -> str | None:

@@ -44,10 +44,12 @@ __all__ = [
     "Path",
     "Plan",
     "Prevented",
+    "Way",
     "named",
     "number_kind",
     "run_side",
     "shown",
+    "step",
 ]
 
 Path = tuple[Any, ...]
@@ -130,11 +132,11 @@ class Prevented(Exception):
 class Side:
     """One side while it runs: what may be called, and which iterators are its own, so that taking their items changes nothing.
 
-    Its checks count where it is taken. `takes_checks`: not in a round of a loop. `writes`: what it writes to of what was there before
-    is seen afterwards.
+    Its checks count where it is taken, if it `takes_checks`. `in_round`: it is a round of a loop, or a part of one. `writes`: what it
+    writes to of what was there before is seen afterwards.
     """
 
-    takes_checks = writes = False
+    takes_checks = writes = in_round = False
 
     def __init__(self, vm: Interpreter, frame: Frame | None = None) -> None:
         self.vm, self.frame = vm, frame
@@ -143,6 +145,7 @@ class Side:
         self.last = next(iter(reversed(vm.out.graph.nodes)), None)  # in front of the side
         self.unlikely = False  # whether it has come to a warning, or to what raises
         self.flags: list[Tensor] = []  # each true where a check has failed
+        self.outer: Any = vm.side  # the side or round that it is a part of
 
     def failed(self) -> Tensor | None:
         """Whether one of its checks has failed; None: it has none."""
@@ -218,7 +221,7 @@ class Side:
             known = row_of(function) is not None and function not in _ANSWERS
             allowed = not known or _module(function).startswith("torch.nn.functional")
         else:
-            allowed = function in _BUILTINS if isinstance(function, type) else isinstance(function, nn.Module)
+            allowed = function in _BUILTINS if isinstance(function, type) else isinstance(function, (nn.Module, Way))
         if not allowed:
             self.unlikely = function in _WARNS or isinstance(function, type) and issubclass(function, BaseException)
             name = function if kind is str else getattr(function, "__qualname__", None) or kind.__name__
@@ -361,6 +364,7 @@ def run_side(
     frame.fast, frame.stack = dict(frame.fast), list(frame.stack)
     side = kind(vm, frame)
     side.takes_checks = vm.side is None or vm.side.takes_checks
+    side.in_round = vm.side is not None and vm.side.in_round
     vm.stop_at, vm.side, vm.steps_of = -1, side, _steps
     try:
         if callable(start):
@@ -390,6 +394,21 @@ def run_side(
         vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error = before
 
 
+def step(vm: Interpreter, frame: Frame, steps: Any) -> str | None:
+    """Run the next instruction of a frame. Raises Prevented where the graph would end behind it."""
+    handler, arg, touched = steps[frame.ip]
+    frame.ip += 1
+    vm.step = frame.begun = vm.step + 1
+    frame.before = frame.stack[:]
+    vm.out_size = vm.out.size
+    if vm.unread and touched:
+        vm.read_operands(frame, touched, arg)
+    signal: str | None = handler(vm, frame, arg)
+    if vm.delayed_break is not None:
+        raise Prevented(vm.delayed_break.reason)
+    return signal
+
+
 def _run(vm: Interpreter, frame: Frame, steps: Any, joins: frozenset[int]) -> Ended:
     leaving = vm.branches.loops.leaving
     known = dict(leaving.cut) if leaving is not None and leaving.frame is frame else {}
@@ -399,19 +418,20 @@ def _run(vm: Interpreter, frame: Frame, steps: Any, joins: frozenset[int]) -> En
             frame.stack.pop()
             frame.ip = known[index]
             continue
-        frame.ip = index + 1
-        handler, arg, touched = steps[index]
-        vm.step = frame.begun = vm.step + 1
-        frame.before = frame.stack[:]
-        vm.out_size = vm.out.size
-        if vm.unread and touched:
-            vm.read_operands(frame, touched, arg)
-        signal = handler(vm, frame, arg)
-        if vm.delayed_break is not None:
-            raise Prevented(vm.delayed_break.reason)
-        if signal is not None:
+        if step(vm, frame, steps) is not None:
             return Ended(frame.fast, frame.stack, len(steps), frame.result)
     return Ended(frame.fast, frame.stack, frame.ip)
+
+
+class Way:
+    """One side as a function of nothing, whose results are the tensors at the paths of a plan."""
+
+    def __init__(self, vm: Interpreter, frame: Frame, start: int, joins: frozenset[int], plan: Plan) -> None:
+        self.run, self.plan = (vm, frame, start, joins), plan
+
+    def __call__(self) -> tuple[Tensor, ...]:
+        end = run_side(*self.run)
+        return tuple(self.plan.tensors_of(end))
 
 
 class Plan:
@@ -455,6 +475,18 @@ class Plan:
         """Note the check that is behind the branch."""
         if self.checked:
             self.vm.checks.failed(self.vm, chosen[-1])
+
+    def put(self, frame: Frame, build: Any, chosen: Sequence[Tensor], ip: int) -> str | None:
+        """Set the frame to what `ended` has given, of what was chosen: the signal of the instruction."""
+        self.behind(chosen)
+        if callable(build):
+            frame.result = build(chosen)
+            return "return"
+        fast, stack = build
+        frame.fast = {n: v for n, v in frame.fast.items() if n in fast} | {n: v(chosen) for n, v in fast.items()}
+        frame.stack[:] = [value(chosen) for value in stack]
+        frame.ip = ip
+        return None
 
     def ended(self, first: Ended, second: Ended) -> Any:
         """The state behind the branch, with a function of the chosen tensors for each value."""

@@ -65,7 +65,7 @@ def _relied_on(vm: Interpreter, expr: Any, known: bool) -> Tensor | None:
     any_size = {s: sympy.Dummy(integer=True, nonnegative=True) for s in expr.free_symbols if is_unknown(s)}
     if not any_size or expr.xreplace(any_size) in (sympy.true, sympy.false):
         return None
-    if vm.side is not None and not vm.side.takes_checks:
+    if vm.side is not None and (vm.side.in_round or not vm.side.takes_checks):
         try:
             return _value(vm, expr)  # type: ignore[no-any-return]
         except GraphBreak:  # no tensor holds what it is made of

@@ -289,7 +289,7 @@ def _entry(
         profiled=shown,
         late=emit.late,
         failing=failing,
-        lasting=vm.checks.only_begun(),
+        lasting=bool(vm.checks.begun),
         passes_over=vm.branches.passed_over,
         keeps=f"({keeps})" if keeps else "",
     )

@@ -83,9 +83,14 @@ class Aside:
         found = (n.meta["example_value"] for n in self._nodes())
         return list({id(t): t for t in found if isinstance(t, Tensor)}.values())
 
-    def finish(self, results: Sequence[Tensor | None]) -> tuple[fx.GraphModule, list[Any]]:
-        """A module of what was read of the main graph, then of what was given; and these values, in order."""
-        nodes = self._nodes()
+    def finish(
+        self, results: Sequence[Tensor | None], needed: Sequence[fx.Node] | None = None
+    ) -> tuple[fx.GraphModule, list[Any]]:
+        """A module of what was read of the main graph, then of what was given; and these values, in order.
+
+        `needed`: the operators that it has, if not all.
+        """
+        nodes = [n for n in self._nodes() if needed is None or n in needed or n in self._inputs]
         inside, graph, copies = set(nodes), fx.Graph(), dict[fx.Node, fx.Node]()
         last = [None if r is None else self.out.node(r) for r in results]
         used = [n for node in nodes for n in node.all_input_nodes] + [n for n in last if n is not None]

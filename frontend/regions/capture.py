@@ -26,6 +26,7 @@ from ..torch_private.fake import data_dependent_errors
 from ..values.kinds import isinstance
 
 __all__ = [
+    "ENDS",
     "Body",
     "captured",
     "differences",
@@ -40,6 +41,9 @@ __all__ = [
     "single",
     "unlike",
 ]
+
+
+ENDS = "ends"  # marks the node of a loop that is known to end
 
 
 @dataclass(frozen=True)
@@ -194,11 +198,17 @@ def read_by(*found: Body) -> list[Tensor]:
 
 
 def emit(
-    vm: Interpreter, target: Any, args: Sequence[Any], results: Sequence[Tensor], tracked: bool = False
+    vm: Interpreter,
+    target: Any,
+    args: Sequence[Any],
+    results: Sequence[Tensor],
+    tracked: bool = False,
+    ends: bool = False,
 ) -> tuple[Tensor, ...]:
     """Record a call of an operator that takes functions; an argument that is a graph becomes a node that names it.
 
-    `tracked`: autograd records it, so that what it gives requires gradients.
+    `tracked`: autograd records it, so that what it gives requires gradients. `ends`: it is a loop that ends where eager's does, and
+    also where a check before or in it fails.
     """
 
     def lifted(value: Any) -> Any:
@@ -210,6 +220,8 @@ def emit(
     if tracked:  # as results of autograd functions
         made = tuple(t.requires_grad_().clone() if t.is_floating_point() or t.is_complex() else t for t in made)
     vm.out.record(target, (tuple(map(lifted, args)), {}), made, False)
+    if ends:
+        vm.out.node(made[0]).args[0].meta[ENDS] = True  # type: ignore[union-attr]
     return made
 
 

@@ -33,7 +33,12 @@ def tracked_like(value: Tensor) -> Tensor:
 
 
 def differentiated(
-    vm: Interpreter, asked: Body, again: Body, carried: Sequence[Tensor], read: Sequence[Tensor]
+    vm: Interpreter,
+    asked: Body,
+    again: Body,
+    carried: Sequence[Tensor],
+    read: Sequence[Tensor],
+    known_to_end: bool = False,
 ) -> tuple[Tensor, ...]:
     """What a loop carries when it ends, computed by as many rounds of `again` as begin while `asked` holds.
 
@@ -51,7 +56,7 @@ def differentiated(
     with torch.no_grad():
         given = [vm.call(torch.detach, (t,), {}) if t.requires_grad else t for t in carried]
         operands = [vm.call(torch.detach, (t,), {}) if t.requires_grad else t for t in read]
-        rounds, found = _counted(vm, condition, body, others, given, operands, again.results)
+        rounds, found = _counted(vm, condition, body, others, given, operands, again.results, known_to_end)
         _check_leaves(vm, body, tracked, carried, read, vm.out.call_function(torch.gt, (rounds, 0), {}))
         number = read_number(vm, rounds)
         if number is None:
@@ -155,6 +160,7 @@ def _counted(
     carried: Sequence[Tensor],
     operands: Sequence[Tensor],
     results: Sequence[Tensor],
+    known_to_end: bool,
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """The number of rounds, and what `others` of what is carried are behind the last one."""
     kept = body.closed({*condition.read_for([0]), *others})
@@ -169,7 +175,7 @@ def _counted(
 
     again = body.part([None, *kept], next_round)
     starts, ends = [zero, *(carried[k] for k in kept)], [zero, *(results[k] for k in kept)]
-    made = emit(vm, WHILE_LOOP, (asked, again, starts, operands), ends)
+    made = emit(vm, WHILE_LOOP, (asked, again, starts, operands), ends, ends=known_to_end)
     found = dict(zip(kept, made[1:], strict=True))
     return made[0], {k: found[k] for k in others}
 

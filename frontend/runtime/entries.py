@@ -463,11 +463,10 @@ class Runtime:
         """A call in which a check fails. Where eager does not raise, as the program catches it, it is no check from now on, unless it is
         `lasting`. Where sides that warn were left out, they are so no more."""
         result = self.eager(values)
-        if not self.options.fullgraph and not entry.lasting:
-            if entry.passes_over and self.marks.passes_over:
-                self.marks.passes_over = False
-            else:
-                self.checks = False
+        passed_over = entry.passes_over and self.marks.passes_over
+        if not self.options.fullgraph and (passed_over or not entry.lasting):
+            self.marks.passes_over = self.marks.passes_over and not passed_over
+            self.checks = self.checks and passed_over
             self._drop(guards)
         return result
 

@@ -193,6 +193,15 @@ def index_that_the_length_guards(x):
     return n, row * 2
 
 
+def views_of_what_is_written(x):
+    out = torch.zeros(4, 3)
+    row = out[0]
+    while x.max() > 0.3:
+        out[0] = x[0]
+        x = x * 0.5 + row.sum() * 0
+    return out, row
+
+
 class Halving(nn.Module):
     def __init__(self):
         super().__init__()
@@ -228,6 +237,7 @@ ONE_GRAPH += [
     with_range_of_steps,
     recurrent,
     index_that_the_length_guards,
+    views_of_what_is_written,
     in_a_method,
 ]
 
@@ -301,14 +311,6 @@ def draws(x):
     return x
 
 
-def raises(x):
-    while x.max() > 0.3:
-        x = x * 0.5
-        if x.min() > 0:
-            raise ValueError("positive")
-    return x
-
-
 def bound_in_the_loop(x):
     while x.max() > 0.3:
         y = x
@@ -316,25 +318,14 @@ def bound_in_the_loop(x):
     return x, (y if x.min() < -5 else x)
 
 
-def views_of_what_is_written(x):
-    out = torch.zeros(4, 3)
-    row = out[0]
-    while x.max() > 0.3:
-        out[0] = x[0]
-        x = x * 0.5 + row.sum() * 0
-    return out, row
-
-
 REASONS = {
     another_dtype: "x has the dtype torch.float32 before a round of the loop and torch.float64 behind it",
     another_size: "x has the sizes",
     another_kind: "last is None before a round of the loop and a Tensor behind it",
     prints: 'print\\("a round"\\)',
-    grows: "changes something that the program sees",
+    grows: r"a list grows or shrinks in the loop: `seen.append\(x\)`",
     draws: "rand draws random numbers in the loop",
-    raises: "control flow depends on a tensor's value",
     bound_in_the_loop: "y is bound on one side",
-    views_of_what_is_written: "reads another one of the same memory",
 }
 
 
