@@ -75,8 +75,9 @@ def is_native_class(cls: type) -> bool:
     return cls.__module__ in ("torch", "pathlib", "fractions", "decimal", "enum", "weakref", "inspect")
 
 
-def check_module(module: str) -> None:
-    """Break before code of a module whose functions have effects."""
+def check_module(module: str | None) -> None:
+    """Break before code of a module whose functions have effects; a class that text without `__name__` has made has none."""
+    module = module or ""
     reason = tables.REFUSED_MODULES.get(module.partition(".")[0]) or tables.REFUSED_MODULES.get(module)
     if reason is not None:
         raise GraphBreak(reason)

@@ -471,7 +471,7 @@ def _make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    module = cls.__module__
+    module = cls.__module__ or ""  # of a class that text without `__name__` has made
     rules.check_module(module)
     user_class = bool(cls.__flags__ & 512) and not vm.is_library(module)
     if module.startswith("torch.distributed.tensor") and cls in tables.torch_values():

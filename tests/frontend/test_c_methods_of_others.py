@@ -120,3 +120,15 @@ def test_of_another_class(method: Any) -> None:
             assert same(fast(X, method, kind), called(X, method, kind))
         assert not log.breaks, kind
         assert not log.fallbacks, kind
+
+
+def test_class_without_a_module() -> None:
+    """Text that runs where there is no `__name__` makes classes that say of no module."""
+    names: dict[str, Any] = {}
+    text = "class B: pass\n\ndef f(x):\n    class K(B): pass\n    return x + 1, isinstance(K(), B), type('L', (B,), {}).__name__"
+    exec(text, names)
+    fast, log = compiled(names["f"])
+    for _ in range(2):
+        assert same(fast(X), names["f"](X))
+    assert not log.breaks
+    assert not log.fallbacks
