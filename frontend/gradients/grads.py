@@ -76,7 +76,8 @@ def dropped(vm: Interpreter, emit: Emitter, rest: str) -> list[str]:
             continue
         known = vm.user.by_real.get(id(info.real.grad))
         held = None if known is None else emit.known(known.source)
-        taken = known is not None and vm.out.inputs[id(known.value)].node is not None
+        taking = None if known is None else vm.out.inputs.get(id(known.value))
+        taken = known is not None and (taking is None or taking.node is not None)  # of a sparse one its parts are taken
         if taken or held is not None and re.search(rf"\b{held}\b", rest):
             continue
         target = emit.constant(info.real, info.source.name()) if info.static else emit.fetch(info.source)

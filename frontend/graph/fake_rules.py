@@ -69,10 +69,9 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
             return result.to(args[0].dtype)
     if func in _UNIQUE:
         with mode:
-            return (
-                result[0],
-                *(r.to(torch.int64) for r in result[1:]),
-            )  # torch 2.11 gives places the dtype of the values
+            dim = None if func is torch.ops.aten._unique2.default else _of(func, "dim", args, kwargs)
+            first = result[0] if dim is None else _unique_lines(args[0], result[0], dim % args[0].dim())
+            return (first, *(r.to(torch.int64) for r in result[1:]))  # torch 2.11 gives places the dtype of the values
     if func is _GROUP_NORM_BACKWARD:
         return _as_what_they_are_of(mode, (args[1], args[4], args[4]), result)
     if func in _RESIZES:
@@ -93,6 +92,15 @@ _UNIQUE = {
     torch.ops.aten.unique_dim_consecutive.default,
 }
 _GROUP_NORM_BACKWARD = torch.ops.aten.native_group_norm_backward.default
+
+
+def _unique_lines(of: Tensor, result: Tensor, dim: int) -> Tensor:
+    """A CPU puts the lines that it compares behind each other in memory, whatever their dimension. Fake tensors are contiguous, and
+    of too many dimensions where `dim` was negative."""
+    before, after = of.shape[:dim], of.shape[dim + 1 :]
+    if of.device.type != "cpu":
+        return result.new_empty([*before, result.shape[dim], *after])
+    return result.new_empty([result.shape[dim], *before, *after]).movedim(0, dim)
 
 
 def _as_what_they_are_of(mode: FakeTensorMode, of: tuple[Tensor | None, ...], results: Any) -> Any:

@@ -108,7 +108,7 @@ def overload(target: str) -> Any:
     if namespace == random_state.NAMESPACE and rest:  # it is registered when it is first asked for
         random_state.operator_named(rest[0])
     found: Any = None
-    if len(rest) == 2 and not any(part.startswith("__") for part in (namespace, *rest)):
+    if len(rest) == 2 and not any(part.startswith("__") for part in (namespace, rest[1])):
         found = getattr(getattr(getattr(torch.ops, namespace), rest[0], None), rest[1], None)
     if not isinstance(found, torch._ops.OpOverload):
         raise LookupError(f"no operator is registered under the name '{target}'")

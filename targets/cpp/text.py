@@ -6,7 +6,7 @@ import math
 
 import sympy
 
-from ...ir.dtypes import E4M3_OVERFLOW, F8E4M3, DType
+from ...ir.dtypes import E4M3_OVERFLOW, F8E4M3, F32, DType
 from ...ir.scalars import ScalarRow
 from ...ir.symbols import Dim
 from ..text.index import IndexSyntax
@@ -21,9 +21,11 @@ def cpp_cast(text: str, source: DType, target: DType) -> str:
     if source.kind == "bool" and target.is_float:  # gcc does not vectorise the conversion
         return f"{text} ? {cpp_constant(1, target)} : {cpp_constant(0, target)}"
     if target != target.compute:
-        return _small(text if source.name == "f32" else f"static_cast<float>({text})", target)
+        return _small(text if source.name == "f32" else cpp_cast(text, source, F32), target)
     if source.is_float and not target.is_float:  # where it does not fit, C++ leaves it undefined
         return f"im::cast<{target.cpp}>({text})"
+    if source.is_integer and target.is_float:
+        return f"im::whole<{target.cpp}>({text})"
     return f"static_cast<{target.cpp}>({text})"
 
 

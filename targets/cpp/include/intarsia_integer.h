@@ -181,4 +181,11 @@ IM_FLOAT_TO_INT(uint64_t, int64_t)
 template <class To, class From>
 IM_FN To cast(From x) { return detail::Cast<To, From>::run(x); }
 
+// An integer as a floating point number, never -0: of float(int(x)) gcc makes trunc(x), which keeps the sign of -0.5.
+template <class To, class From>
+IM_FN To whole(From x) {
+  const To number = static_cast<To>(x);
+  return number + To(0);
+}
+
 }  // namespace intarsia
