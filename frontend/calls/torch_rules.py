@@ -127,7 +127,8 @@ for _lookup in (nn.functional.embedding, nn.functional.embedding_bag):
 @ROWS.rule(nn.functional.one_hot, torch.ops.aten.one_hot, torch.ops.aten.one_hot.default)
 def _one_hot(vm: Interpreter, tensor: Any, num_classes: Any = -1) -> Any:
     """Eager looks at all classes on a CPU; torch's form for tracing compares them with the numbers that there are."""
-    if is_fake(tensor) and tensor.device.type == "cpu" and type(num_classes) is int and num_classes >= 0:
+    counted = type(num_classes) in (int, torch.SymInt)
+    if is_fake(tensor) and tensor.device.type == "cpu" and counted and num_classes >= 0:
         for test, bound, words in ((torch.ge, 0, "non-negative"), (torch.lt, num_classes, "smaller than num_classes")):
             holds = vm.call(torch.all, (vm.call(test, (tensor, bound), {}),), {})
             vm.call(ASSERT_ASYNC, (holds, f"Class values must be {words}."), {})

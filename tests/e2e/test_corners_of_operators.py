@@ -69,6 +69,16 @@ def test_shifts_by_tensors(dtype: torch.dtype, caplog: pytest.LogCaptureFixture)
     assert not caplog.text
 
 
+def test_labels_without_a_class_when_their_number_changes() -> None:
+    """The third number is a symbol."""
+    compiled = intarsia.compile(nn.functional.one_hot)
+    for count in (3, 4, 5):
+        exactly(compiled(torch.tensor([0, 2, 1]), count), nn.functional.one_hot(torch.tensor([0, 2, 1]), count))
+    for labels, words in (([0, 6, 1], "smaller than num_classes"), ([-1, 0, 1], "non-negative")):
+        with pytest.raises(RuntimeError, match=words):
+            compiled(torch.tensor(labels), 6)
+
+
 @torch.enable_grad()
 def test_sparse_gradients_that_are_replaced() -> None:
     def run(compiled: Callable[[Any], Any]) -> list[Tensor]:
