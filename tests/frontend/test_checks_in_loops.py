@@ -236,16 +236,15 @@ def test_random_programs(tmp_path) -> None:
 
 
 def two_zeros(x):
-    for _ in range(3):
+    while True:
         x = x * 0.5
         if x.max() < 0.3:
             return 0.0
         if x.min() > -0.2:
             return -0.0
-    return 0.0
 
 
 def test_ways_out_with_constants_that_compare_equal() -> None:
     fast, _ = compiled(two_zeros, number_backend, on_error="raise")
-    results = [repr(two_zeros(x)) for x in XS]
-    assert [repr(fast(x)) for x in XS] == results and len({*results}) == 2
+    results = [repr(two_zeros(x)) for x in XS[:-1]]
+    assert [repr(fast(x)) for x in XS[:-1]] == results and len({*results}) == 2
