@@ -36,14 +36,14 @@ for _name, _folder in (("TORCHINDUCTOR", "inductor"), ("TRITON", "triton"), ("IN
 
 import torch  # noqa: E402  (after the caches are named)
 from gpu_cases import KERNELS, MODELS, PRODUCTS, TRAINING  # noqa: E402
-from gpu_wide import WIDE  # noqa: E402
+from gpu_wide import WIDE, WIDE_TRAINING  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import intarsia  # noqa: E402
 from intarsia.testing import same  # noqa: E402
 
 Row = dict[str, Any]
-SUITES = ("kernels", "products", "models", "wide", "dynamic", "training", "start")
+SUITES = ("kernels", "products", "models", "wide", "dynamic", "training", "wide-training", "start")
 MODES = {
     "inductor": {},
     "reduce-overhead": {"mode": "reduce-overhead"},
@@ -430,6 +430,7 @@ def _cases(suite: str) -> list[str]:
         "start": list(STARTS),
         "training": list(TRAINING),
         "wide": list(WIDE),
+        "wide-training": list(WIDE_TRAINING),
     }.get(suite, list(MODELS))
 
 
@@ -440,8 +441,8 @@ def _run(suite: str, name: str, names: list[str], seconds: float) -> Row:
         fn, make = (KERNELS if suite == "kernels" else PRODUCTS)[name]
         chosen = [n for n in names if n == "intarsia" or n in DEVICE_MODES]
         return run_case(name, fn, make(), chosen, seconds, True)
-    fn, args = {"training": TRAINING, "wide": WIDE}.get(suite, MODELS)[name]()
-    if suite == "training":
+    fn, args = {"training": TRAINING, "wide": WIDE, "wide-training": WIDE_TRAINING}.get(suite, MODELS)[name]()
+    if suite.endswith("training"):
         return run_training(name, fn, args, names, seconds)
     if suite == "dynamic":
         return run_dynamic(name, fn, args, [n for n in names if n in ("inductor", "intarsia")], seconds)

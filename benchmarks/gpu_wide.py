@@ -184,3 +184,43 @@ WIDE: dict[str, Case] = {
     "messages 20000": _messages,
     "separator b8": _separator,
 }
+
+# -- training steps of the same models: parameters in float32, bfloat16 autocast, nothing drawn
+
+
+class _Score(nn.Module):
+    """The mean square of a model's answer under autocast: a loss that asks for each parameter's gradient."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.amp = model, True
+
+    def forward(self, *args: Tensor) -> Tensor:
+        with torch.autocast("cuda", BF16, enabled=self.amp):
+            found = self.model(*args)
+        if not isinstance(found, Tensor):
+            found = found["out"] if "out" in found else found["logits"] if "logits" in found else found[0]
+        return found.float().square().mean()
+
+
+def _undrawn(holder: Any) -> None:
+    """Sets the probabilities of dropout, of dropped layers and of masked spans to zero, so that systems can be compared."""
+    for name, value in list(vars(holder).items()):
+        drawn = "drop" in name or name.startswith("mask_time_") or name.startswith("mask_feature_")
+        if name == "p" and isinstance(holder, nn.modules.dropout._DropoutNd) or drawn and type(value) is float:
+            setattr(holder, name, 0.0)
+
+
+def _step(case: Case) -> Case:
+    def make() -> tuple[Any, list[Tensor]]:
+        model, args = case()
+        for module in model.modules():
+            _undrawn(module)
+            if hasattr(module, "config"):
+                _undrawn(module.config)
+        return _Score(model.float().train()), [a.float() if a.is_floating_point() else a for a in args]
+
+    return make
+
+
+WIDE_TRAINING: dict[str, Case] = {name: _step(case) for name, case in WIDE.items()}
