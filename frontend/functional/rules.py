@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...ir.dialects.aten import TORCHS_OWN
 from ...ir.fx.functional_operators import functional_operator
+from ..graph.fake_rules import CUDNN_SAMPLERS
 from ..graph.fake_strides import memory_order
 from ..torch_private.dispatch import decompose_composite, is_in_format
 from ..torch_private.functions import RECURRENT, OpOverload
@@ -208,6 +209,17 @@ COPIES = {
     if not overload.endswith("out") and overload in getattr(aten, name).overloads()
 }
 
+
+def _torchs_own(of: Callable[..., tuple[OpOverload, tuple[Any, ...]]]) -> Callable[..., Any]:
+    """A call of cuDNN's operator as one of torch's own."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        func, given = of(*args, **kwargs)
+        return func(*given)
+
+    return rule
+
+
 RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.native_batch_norm.default: _native_batch_norm,
@@ -218,6 +230,7 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     aten._efficientzerotensor.default: _zeros,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten._conj.default: _conj,
+    **{func: _torchs_own(of) for func, of in CUDNN_SAMPLERS.items()},
     **COPIES,
     **FOREACH,
     **SCALING,

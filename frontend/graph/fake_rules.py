@@ -15,7 +15,7 @@ from ..torch_private.fake import FakeTensorMode, fake_from_meta, is_fake, on_met
 from .fake_strides import SPECTRA, eager_strides, is_contiguous
 from .read_sizes import rely_on_sizes
 
-__all__ = ["dispatch"]
+__all__ = ["CUDNN_SAMPLERS", "dispatch"]
 
 
 def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -36,6 +36,8 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
         if func is torch.ops.aten.pixel_unshuffle.default:
             FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})  # for its checks
         func, args, kwargs = torch.ops.aten.clone.default, args[:1], {}  # eager copies nothing, in the shape of nothing
+    if func in CUDNN_SAMPLERS:  # which have no fake kernels
+        func, args, kwargs = *CUDNN_SAMPLERS[func](*args, **(kwargs or {})), {}
     if func in _NEAREST and type(n := args[0].shape[0]) is int and n == 0:
         return _of_no_images(mode, func, args, kwargs or {})
     if func is torch.ops.aten.convolution.default and mode.shape_env is not None and not kwargs:
@@ -82,6 +84,21 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
         result = result if plain else _in_order(mode, args[place], result)  # images of one channel are contiguous first
     return _statistics(mode, args, result) if func in _NORMS else result
 
+
+def _sampled(x: Tensor, grid: Tensor) -> tuple[Any, tuple[Any, ...]]:
+    return torch.ops.aten.grid_sampler_2d.default, (x, grid, *_AS_CUDNN)
+
+
+def _sampled_backward(x: Tensor, grid: Tensor, grad: Tensor) -> tuple[Any, tuple[Any, ...]]:
+    return torch.ops.aten.grid_sampler_2d_backward.default, (grad, x, grid, *_AS_CUDNN, [True, True])
+
+
+_AS_CUDNN = (0, 0, True)  # bilinear, zeros outside, corners aligned: what grid_sample leaves to cuDNN
+CUDNN_SAMPLERS = {
+    torch.ops.aten.cudnn_grid_sampler.default: _sampled,
+    torch.ops.aten.cudnn_grid_sampler_backward.default: _sampled_backward,
+}
+"""The operator of torch's own, and its arguments, for a call of one that is cuDNN's."""
 
 # Gradients of views: of the sizes that they are given.
 _OF_VIEWS = {torch.ops.aten.slice_backward.default, torch.ops.aten.select_backward.default}

@@ -165,7 +165,8 @@ class Joint:
         """A graph that computes what is asked for, channels-last or as it is, and does what is `kept`, of what is `given`.
 
         Args:
-            turned: what of the given lies channels-last, as it arrives.
+            turned: what of the given lies channels-last, as it arrives. What reads it (a view, say) was traced with
+                the layout that it had, and has it again; that is a copy in eager alone, kernels read either layout.
         """
         made, known = fx.Graph(), dict[fx.Node, fx.Node]()
         for node in given:
@@ -173,6 +174,7 @@ class Joint:
             known[node].meta = dict(node.meta)
             if node in turned:
                 known[node].meta["val"] = turned[node]
+                known[node] = _turned(made, known[node], node.meta, torch.contiguous_format)
         wanted = [x for x, _ in asked]
         needed = self.needed([*wanted, *kept], given)
         for node in ordered([n for n in self.graph.nodes if n in needed and n not in known], given):
@@ -202,8 +204,13 @@ def _given(graph: fx.Graph, node: fx.Node, last: bool) -> fx.Node:
     """What a half gives for a node: the same, or its values channels-last."""
     if not last:
         return node
-    turned = graph.call_function(torch.ops.aten.clone.default, (node,), {"memory_format": torch.channels_last})
-    turned.meta = node.meta | {"val": _channels_last(node.meta["val"])}
+    return _turned(graph, node, node.meta, torch.channels_last)
+
+
+def _turned(graph: fx.Graph, node: fx.Node, meta: Mapping[str, Any], form: torch.memory_format) -> fx.Node:
+    """The values of a node in another memory format; `meta`: what else is known of them."""
+    turned = graph.call_function(torch.ops.aten.clone.default, (node,), {"memory_format": form})
+    turned.meta = {**meta, "val": meta["val"].contiguous(memory_format=form)}
     return turned
 
 

@@ -475,3 +475,20 @@ def test_copies_of_views() -> None:
     aten = torch.ops.aten
     graph = check(f, torch.arange(6.0).reshape(2, 3), torch.arange(3.0))
     assert not [op for op in ops(graph) if "_copy" in str(op)]
+
+
+def test_samplers_of_cudnn_are_torchs():
+    """grid_sample picks cuDNN's operator on a GPU, which fake tensors cannot run."""
+
+    def function(x, grid, gradient):
+        found = torch.ops.aten.cudnn_grid_sampler(x, grid)
+        return found, *torch.ops.aten.cudnn_grid_sampler_backward(x, grid, gradient)
+
+    x, grid, gradient = torch.randn(2, 3, 8, 9), torch.rand(2, 5, 6, 2) * 2.4 - 1.2, torch.randn(2, 3, 5, 6)
+    found = intarsia.compile(function, fullgraph=True)(x, grid, gradient)
+    leaves = [x.requires_grad_(), grid.requires_grad_()]
+    with torch.enable_grad():
+        expected = torch.nn.functional.grid_sample(x, grid, align_corners=True)
+        both = torch.autograd.grad(expected, leaves, gradient)
+    for got, want in zip(found, (expected, *both), strict=True):
+        torch.testing.assert_close(got, want)
