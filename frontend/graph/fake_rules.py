@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -94,7 +94,7 @@ def _sampled_backward(x: Tensor, grid: Tensor, grad: Tensor) -> tuple[Any, tuple
 
 
 _AS_CUDNN = (0, 0, True)  # bilinear, zeros outside, corners aligned: what grid_sample leaves to cuDNN
-CUDNN_SAMPLERS = {
+CUDNN_SAMPLERS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]]]] = {
     torch.ops.aten.cudnn_grid_sampler.default: _sampled,
     torch.ops.aten.cudnn_grid_sampler_backward.default: _sampled_backward,
 }
