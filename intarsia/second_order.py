@@ -23,7 +23,9 @@ from .frontend.graph.output import TEMPORARY
 from .frontend.torch_private.autograd import AotNode, aot_node, outside_of_tracing
 from .frontend.torch_private.batches import is_batched
 from .frontend.torch_private.fake import fake_mode_of, is_fake
+from .frontend.torch_private.foreign.unlike import collecting
 from .frontend.torch_private.graphs import lazy_graph_module
+from .frontend.torch_private.wrapped import Taken
 
 log = logging.getLogger("intarsia")
 
@@ -67,11 +69,11 @@ def twice_differentiable(
             if node is None or not node.is_plain(len(args)) or not repeatable():
                 place = -1
                 return results
-            if SECOND not in gm.meta:  # whose inputs nobody else has
+            if SECOND not in gm.meta and not _gives_wrappers(gm):  # whose inputs nobody else has
                 held = [n.meta.get(TEMPORARY) for n in gm.graph.find_nodes(op="placeholder")]
                 pairs = enumerate(zip(args, held, strict=True))
                 loose = [i for i, (a, h) in pairs if _is_tensor(a) and not h]
-            node.differentiate_with(lambda kept, arriving: _again(gm, kept, arriving, second))
+            node.differentiate_with(lambda kept, arriving, unlike: _again(gm, kept, arriving, second, unlike))
         found = results[place].grad_fn
         if found is not None and aot_node(found) is not None:  # gradients may be off now, or the call ran in eager
             kept = list(args)
@@ -81,6 +83,11 @@ def twice_differentiable(
         return results
 
     return call
+
+
+def _gives_wrappers(gm: fx.GraphModule) -> bool:
+    """Whether a graph gives parts of wrapper tensors that require gradients: a backward that eager needs no inputs for may need them."""
+    return any(node.op == "call_function" and type(node.target) is Taken for node in gm.graph.nodes)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -96,9 +103,13 @@ def _find(results: Sequence[Any]) -> tuple[int, AotNode | None]:
 
 
 def _again(
-    gm: fx.GraphModule, kept: tuple[list[Any], list[int]], arriving: Sequence[Any], second: Second
+    gm: fx.GraphModule, kept: tuple[list[Any], list[int]], arriving: Sequence[Any], second: Second, unlike: Any
 ) -> tuple[Any, ...]:
-    """The gradients of a call's inputs, as differentiable functions of the inputs and of the gradients that arrive."""
+    """The gradients of a call's inputs, as differentiable functions of the inputs and of the gradients that arrive.
+
+    `unlike` has the gradients of wrapper tensors that look otherwise than what they are of: then eager makes them all, and it is given
+    those of the caller's wrapper tensors.
+    """
     inputs: list[Any] = [item() if isinstance(item, weakref.ref) else item for item in kept[0]]
     tensors: list[Any] = [
         x for x, item in zip(inputs, kept[0], strict=True) if isinstance(item, weakref.ref | torch.Tensor)
@@ -110,24 +121,23 @@ def _again(
             "was changed or is gone\n  what to do: keep it until then, or call the uncompiled function"
         )
     wanted = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.requires_grad]
+    recorded = torch.is_grad_enabled()
     with torch.enable_grad():
         for i in wanted:
             inputs[i] = inputs[i].view_as(inputs[i])  # hooks on the input are called by the backward around this one
-        found = second(inputs, arriving)
+        found = second(inputs, arriving) if not unlike else None
         if found is not None:
             return found
-        _tell(gm)
+        _tell(gm, "where a gradient arrives that is not made as its tensor" if unlike else _DIFFERENTIATED)
         results = gm(*inputs)
     pairs = [(r, t) for r, t in zip(results, arriving, strict=False) if _differentiable(r) and t is not None]
     slopes: list[Any] = [None] * len(inputs)
     if pairs and wanted:
-        found = torch.autograd.grad(
-            [r for r, _ in pairs],
-            [inputs[i] for i in wanted],
-            [t for _, t in pairs],
-            create_graph=True,
-            allow_unused=True,
-        )
+        ends, given = [r for r, _ in pairs], [t for _, t in pairs]
+        with collecting(results, unlike):
+            found = torch.autograd.grad(
+                ends, [inputs[i] for i in wanted], given, create_graph=recorded, allow_unused=True
+            )
         for i, gradient in zip(wanted, found, strict=True):
             slopes[i] = gradient
     return tuple(slopes)
@@ -254,8 +264,11 @@ def _differentiable(result: Any) -> bool:
 _warned: weakref.WeakSet[fx.GraphModule] = weakref.WeakSet()  # graphs that a warning was given for
 
 
-def _tell(gm: fx.GraphModule) -> None:
+_DIFFERENTIATED = "where its backward is differentiated (create_graph=True)"
+
+
+def _tell(gm: fx.GraphModule, where: str) -> None:
     COUNTERS.add("fallbacks")
     if gm not in _warned:
         _warned.add(gm)
-        log.warning("this graph runs in eager where its backward is differentiated (create_graph=True)")
+        log.warning("this graph runs in eager %s", where)

@@ -50,7 +50,7 @@ CURES = {
     # eager
     "…this graph runs in eager": "the reason stands behind it, with your line; see above",
     "backward with create_graph=True": "the second derivative is computed from the inputs; do not write to them between forward and backward",
-    "this graph runs in eager where": "its backward has operations whose own derivative is not compiled; nothing has to be done",
+    "this graph runs in eager where": "its backward has operations whose own derivative is not compiled, or a gradient of a wrapper tensor has other attributes than that; nothing has to be done",
     "graph break at": "[Graph breaks](graph-breaks.md) has each reason with its remedy",
     "intarsia: …": "the message of a part below, said once; its own line is on this page",
     "an object of the call is gone": "a weak reference of yours died between capture and this call; keep the object, or expect this call in eager",

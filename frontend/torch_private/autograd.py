@@ -23,6 +23,7 @@ from .autograd_graph import NOT_ARRIVING, hook_keeper
 from .batches import is_batched, one_by_one
 from .dispatch import eagers_interpolation, is_seeded, python_dispatcher
 from .foreign.formulas import with_opaque_formulas
+from .foreign.unlike import OWN_INPUTS, forget_notes, put_notes, taken_notes
 from .functions import RECURRENT
 from .joint import Joint, gives_nothing, raise_unread, shows_number
 from .symbols import none_pending, scalar_outputs
@@ -503,17 +504,28 @@ class AotNode:
                 places.append(len(written) + i)
         return [*places, *range(results, results + known.num_intermediate_bases)]
 
-    def differentiate_with(self, function: Callable[[Any, Sequence[Any]], tuple[Any, ...]]) -> None:
-        """A backward that is recorded (create_graph=True) calls `function` with the node's `intarsia_inputs` and what arrives."""
-        plain = self.function.backward
+    def differentiate_with(self, function: Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]) -> None:
+        """A backward that is recorded (create_graph=True) calls `function` with the node's `intarsia_inputs` and what arrives.
+
+        So does one to which gradients come that look otherwise than their wrapper tensors; these are its third argument, which is given
+        those of the caller's wrapper tensors.
+        """
+        plain, met = self.function.backward, False
 
         def backward(node: Any, *arriving: Any) -> Any:
-            kept = getattr(node, "intarsia_inputs", None)
-            if kept is None or not torch.is_grad_enabled():
+            nonlocal met
+            kept, unlike = getattr(node, OWN_INPUTS, None), taken_notes(node)
+            if met:
+                forget_notes(node)
+            if kept is None or not (torch.is_grad_enabled() or unlike):
                 return plain(node, *arriving)
             node.saved_tensors  # noqa: B018  (raises if they are freed, or were written to)
             boxed = len(arriving) == 1 and isinstance(arriving[0], list)
-            return function(kept, arriving[0] if boxed else arriving)
+            found = function(kept, arriving[0] if boxed else arriving, unlike)
+            if unlike:
+                met = True
+                put_notes(node, unlike)
+            return found
 
         self.function.backward = staticmethod(backward)
 

@@ -26,6 +26,7 @@ from .foreign.undeclared import (
     is_wrapper,
     made_again,
 )
+from .foreign.unlike import forget_note, note_unlike, put_notes, taken_notes, zeros
 from .symbols import is_unknown
 
 __all__ = [
@@ -382,6 +383,8 @@ class TakenOfCaller(Taken):
 class _Apart(torch.autograd.Function):
     """A wrapper tensor to its carrier and parts; `_Joined` is the way back, and each is the other's derivative."""
 
+    takes_apart = True
+
     @staticmethod
     def forward(ctx: Any, whole: Wrapped, value: Any) -> Any:
         ctx.whole = whole
@@ -396,6 +399,11 @@ class _Apart(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, carried: Any, *parts: Any) -> Any:
+        if (notes := taken_notes(ctx)) is not None:
+            instead = notes.pop(ctx.whole, None)
+            put_notes(ctx, notes)
+            if instead is not None:
+                return None, instead
         if carried is not None or all(p is None for p in parts):
             return None, carried
         return None, ctx.whole.of_gradients(parts, ctx.others)
@@ -403,6 +411,8 @@ class _Apart(torch.autograd.Function):
 
 class _Joined(torch.autograd.Function):
     """Carrier and parts to the wrapper tensor."""
+
+    takes_apart = False
 
     @staticmethod
     def forward(ctx: Any, whole: Wrapped, carrier: Any, *parts: Any) -> Any:
@@ -415,7 +425,17 @@ class _Joined(torch.autograd.Function):
         nothing = (None,) * len(ctx.whole.layout.names)
         if gradient is None:
             return (None, None, *nothing)
-        whole = ctx.whole.of_gradient(gradient)
+        if (collected := getattr(ctx, "collected", None)) is not None:
+            collected[ctx.whole] = gradient
+            return (None, *zeros(ctx))
+        try:
+            whole = ctx.whole.of_gradient(gradient)
+        except GradientUnlike:
+            if not note_unlike(ctx, gradient):
+                raise
+            return (None, *zeros(ctx))
+        if ctx.whole.fixed:
+            forget_note(ctx)
         if whole is None:
             return (None, gradient, *nothing)
         if torch.is_grad_enabled():
