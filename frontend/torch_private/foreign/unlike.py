@@ -72,11 +72,13 @@ def zeros(joined: Any) -> list[Any]:
     """Gradients of carrier and parts, by which backward comes to where the gradient is noted."""
     behind = joined.next_functions
     found: list[Any] = [None] * (len(joined.whole.layout.names) + 1 - len(behind))  # it may have no carrier
-    for node, place in behind:
-        like = None if node is None else node._input_metadata[place]
-        flows = like is not None and (like.dtype.is_floating_point or like.dtype.is_complex)
-        found.append(torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device) if flows else None)
-    return found
+    return found + [None if node is None else _zeros_like(node._input_metadata[place]) for node, place in behind]
+
+
+def _zeros_like(facts: Any) -> Tensor | None:
+    """Zeros with these sizes, which arrive at a result of a node; None where its type has no gradients."""
+    flows = facts.dtype.is_floating_point or facts.dtype.is_complex
+    return torch.zeros(tuple(facts.shape), dtype=facts.dtype, device=facts.device) if flows else None
 
 
 def forget_note(joined: Any) -> None:
@@ -112,7 +114,7 @@ def forget_notes(node: Any) -> None:
 
 def _put_at_results(results: Sequence[Any], notes: dict[Any, Any]) -> None:
     """Note each gradient at the nodes that gave the results."""
-    nodes = {r.grad_fn for r in results if isinstance(r, Tensor) and r.grad_fn is not None}
+    nodes: set[Any] = {r.grad_fn for r in results if isinstance(r, Tensor) and r.grad_fn is not None}
     for whole, gradient in notes.items():
         ends = [node for node in nodes if _takes(node, whole)]
         if not ends:
