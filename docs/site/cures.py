@@ -50,7 +50,7 @@ CURES = {
     # eager
     "…this graph runs in eager": "the reason stands behind it, with your line; see above",
     "backward with create_graph=True": "the second derivative is computed from the inputs; do not write to them between forward and backward",
-    "this graph runs in eager where": "its backward has operations whose own derivative is not compiled, or a gradient of a wrapper tensor has other attributes than that; nothing has to be done",
+    "this graph runs in eager …": "its backward has operations whose own derivative is not compiled, or a gradient of a wrapper tensor has other attributes than that; nothing has to be done",
     "graph break at": "[Graph breaks](graph-breaks.md) has each reason with its remedy",
     "intarsia: …": "the message of a part below, said once; its own line is on this page",
     "an object of the call is gone": "a weak reference of yours died between capture and this call; keep the object, or expect this call in eager",
@@ -132,6 +132,7 @@ CURES = {
     "oneDNN has no recurrent layer": "nothing has to be done: this layer runs as eager runs it; float32 has one",
     "a half of a joint graph reads": "a mistake of ours, or of a partition policy; leave the policy out, and report it with `INTARSIA_DEBUG=folder` if it stays",
     "a gradient of a … that no graph": "take gradients by the results of the compiled function, not by parts of a tensor subclass",
+    "a gradient arrives for a wrapper tensor": "a mistake of ours: report it; `intarsia.disable` keeps this part out",
     "no gradient arrives for a part": "let every tensor inside of the subclass take part in the loss, or keep it out with `intarsia.disable`",
     "the gradient of a … has other metadata": "make gradients by the subclass's own `__tensor_unflatten__`, with what forward's tensor had",
     "the gradient of a … is made of other": "a gradient is taken apart as its tensor is: the same inner tensors under the same names",

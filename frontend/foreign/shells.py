@@ -20,7 +20,7 @@ from ..errors import CaptureError, GraphBreak, Refused, Unsupported, UserRaise
 from ..guards.definitions import lookup
 from ..guards.source import Fetch, Source
 from ..state import Interpreter
-from ..torch_private.dispatch import DispatchMode
+from ..torch_private.dispatch import ASKED, DispatchMode
 from ..torch_private.dynamo import undisabled
 from ..torch_private.foreign.shells import Shell, like_eager, recorded, shell_of
 from ..torch_private.foreign.undeclared import facts_of, has_no_memory, is_shelled, is_taken_apart, made_whole
@@ -204,6 +204,8 @@ class _Method:
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         vm = self.vm
         kinds = tuple(dict.fromkeys(vm.type_of(t) for t in tensors_in((args, kwargs)) if type(t) is Shell))
+        if not kinds and func in ASKED:
+            return func(*args, **kwargs)
         recording, vm.recording = vm.recording, False
         vm.foreign.inside.append(kinds[0] if kinds else Tensor)
         try:

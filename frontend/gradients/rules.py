@@ -75,8 +75,13 @@ def _reached(vm: Interpreter, outputs: Sequence[Tensor], stop: Sequence[Tensor],
     tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
     outside = {node for i in tensors for node in (i.grad_fn, i.history) if node is not None}
     asked = {t.grad_fn for t in stop}
+    inputs = [t for t in stop if id(t) in vm.out.inputs or vm.overrides.is_of_caller(t)]
+    if stop and not inputs:
+        return []  # gradients are taken of what the graph makes: what lies outside leads to none of it
+    # Beyond a wrapper tensor are the parts that it is made of, which lead to nothing else that gradients are asked of.
+    ends = {t.grad_fn for t in vm.overrides.leaves_of_caller()} if stop else set()
     leaves = []
-    for node in nodes_behind(outputs, outside & asked):
+    for node in nodes_behind(outputs, outside & asked | ends):
         leaf = leaf_of(node)
         if node in outside or leaf is not None and not vm.out.is_known(leaf):
             if node not in asked:

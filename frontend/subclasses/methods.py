@@ -35,7 +35,7 @@ from ..torch_private.dynamo import undisabled
 from ..torch_private.fake import FakeTensor, is_fake
 from ..torch_private.functions import MAKE_WRAPPER, NO_FUNCTION
 from ..torch_private.wrapped import GradientUnlike, Layout, is_jagged, is_wrapped, may_have_gradient
-from ..values.constant import is_constant
+from ..values.constant import is_constant, is_static
 from ..values.kinds import SYMBOLIC, isinstance, namespace_of, tensors_in
 from .given import alike, copied, deep, facts_of, gradient_of, leaves_in
 
@@ -425,7 +425,7 @@ def copied_data(vm: Interpreter, value: Any) -> Any:
     waiting = [made]
     while waiting:
         each = waiting.pop()
-        if is_constant(each) or type(each) is types.FunctionType:
+        if is_constant(each) or is_static(each) or type(each) is types.FunctionType:
             continue
         vm.create(each)
         waiting += each.values() if type(each) is dict else each if type(each) in (list, tuple) else vars(each).values()

@@ -25,10 +25,11 @@ from ..errors import CaptureError, GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import lookup
 from ..guards.source import Source
 from ..state import Interpreter
+from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.dispatch import DispatchMode
 from ..torch_private.functions import NO_FUNCTION, WITHOUT_SUBCLASSES
 from ..torch_private.wrapped import is_wrapped
-from ..values.kinds import SYMBOLIC, isinstance, tensors_in
+from ..values.kinds import SYMBOLIC, c_name, isinstance, tensors_in
 from .dispatch_modes import run_below
 from .methods import Methods
 
@@ -96,6 +97,15 @@ class _Symbol(CaptureError):
         self.value = value
 
 
+def _named(vm: Interpreter, raised: UserRaise, args: tuple[Any, ...]) -> BaseException:
+    """What C code raises that says the classes of its operands: those that the program knows, not those of what stands for them."""
+    text = str(raised.value)
+    if type(raised.value) is not TypeError or not text.startswith("unsupported operand type") or "Fake" not in text:
+        return raised
+    kinds = " and ".join(f"'{c_name(vm.type_of(value))}'" for value in args)
+    return UserRaise(TypeError(f"{text.rpartition(': ')[0]}: {kinds}"))
+
+
 class Overrides:
     """Of one capture: the tensors of classes of the program's, its modes, and what of this is switched off."""
 
@@ -151,6 +161,15 @@ class Overrides:
         """The class of the program's that a tensor is of."""
         known = self.known.get(id(tensor))
         return None if known is None else known.kind
+
+    def is_of_caller(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a wrapper tensor of the caller's."""
+        known = self.known.get(id(tensor))
+        return known is not None and known.wrapper and known.real is not None
+
+    def leaves_of_caller(self) -> list[Tensor]:
+        """What stands for the wrapper tensors of the caller's that have no history."""
+        return [k.tensor for k in self.known.values() if k.wrapper and k.real is not None and is_leaf(k.real)]
 
     def marks(self, values: Any) -> bool:
         """Whether a tensor among values is a plain one that stands for one of a class of the program's."""
@@ -266,6 +285,8 @@ class Overrides:
                 )
         except _Symbol as symbol:
             return symbol.value
+        except UserRaise as raised:
+            raise _named(vm, raised, args) from None
         if catch.caught:
             return result
         if any(not vm.out.is_known(t) for t in tensors_in(result)):

@@ -176,14 +176,31 @@ def _attributes(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def is_plain_data(value: Any) -> bool:
-    """Whether a value is plain data: constants, functions, lists, dicts, dataclasses of such."""
+    """Whether a value is plain data: constants, functions, lists, dicts, dataclasses and plain objects of such."""
     if type(value) in (list, tuple):
         return all(map(is_plain_data, value))
     if type(value) is dict:
         return all(map(is_plain_data, (*value, *value.values())))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type | Tensor):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Tensor) or _is_plain_object(value):
         return is_plain_data(getattr(value, "__dict__", None)) and not _slots(type(value))
     return is_constant(value) or is_static(value) or type(value) is types.FunctionType
+
+
+_HEAP_TYPE = 1 << 9
+_ACTS = frozenset(
+    """
+    __deepcopy__ __copy__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __new__ __del__
+    __getattribute__ __getattr__ __setattr__ __delattr__
+    """.split()  # noqa: SIM905
+)
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether a value is an object of a plain class in Python, which says what is equal, and neither finds, keeps nor copies its attributes."""
+    kind = type(value)
+    if type(kind) is not type or kind.__module__.partition(".")[0] == "torch" or kind.__eq__ is object.__eq__:
+        return False  # a copy of what is equal to itself alone would be another
+    return all(base.__flags__ & _HEAP_TYPE and _ACTS.isdisjoint(vars(base)) for base in kind.__mro__[:-1])
 
 
 def is_held_by_identity(value: Any) -> bool:
@@ -203,7 +220,7 @@ def _same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_same, one, other))
     if type(one) is dict:
         return list(one) == list(other) and all(_same(v, other[k]) for k, v in one.items())
-    if dataclasses.is_dataclass(one) and not isinstance(one, type) and is_plain_data(one):
+    if (dataclasses.is_dataclass(one) or _is_plain_object(one)) and not isinstance(one, type) and is_plain_data(one):
         return _same(vars(one), vars(other))
     return one is other if type(one) is types.FunctionType else indistinguishable(one, other)
 
