@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.dialects import loop
 from ...ir.scalars import DOT
-from ...ir.symbols import Dim, FloorDiv, Mod, dim, product, simplify_index, substitute
+from ...ir.symbols import Dim, FloorDiv, Mod, dim, power_of_two, product, simplify_index, substitute
 from ...ir.types import ref_type
 from ..analysis.affine import accesses, merge
 from ..analysis.cost import CHUNK, MAX_CHUNKS, MIN_UNITS, MIN_WORK
@@ -26,6 +26,8 @@ from .expressions import Expressions, Memory, Node
 from .kernels import is_grid, replace_nests
 from .nests import Join, Loop, Nest, Nests, Stage, Store, by_stride, contiguous_row
 from .read import read
+
+WHOLE = 64  # elements: even chunks of a size that is not known begin at multiples of it
 
 
 @dataclass(frozen=True)
@@ -133,14 +135,15 @@ def _with_loops(expressions: Expressions, stage: Stage, loops: list[Loop], env: 
     return Stage(loops, joins, stores)
 
 
-def in_chunks(found: Nests, nest: Nest, first: Stage, longest: Loop, chunks: int) -> list[Nest]:
+def in_chunks(found: Nests, nest: Nest, first: Stage, longest: Loop, chunks: int, even: bool = False) -> list[Nest]:
     """Two nests: one over chunks of a loop of the first stage, whose parts go to scratch, and one over these parts.
 
     Args:
         first: the first stage of the nest, flattened or not.
+        even: chunks of a power of two, about as many: each begins at a multiple of a vector and fills blocks.
     """
     expressions = found.expressions
-    cut = _cut(found, nest, longest, chunks)
+    cut = _cut(found, nest, longest, chunks, even)
     partial = Stage([Loop(each.var, cut.stop, cut.start) if each is longest else each for each in first.loops])
     partial.stores = list(first.stores)
     save, rest = Stage([]), Stage([Loop(cut.step, cut.chunks)])
@@ -157,7 +160,7 @@ def in_chunks(found: Nests, nest: Nest, first: Stage, longest: Loop, chunks: int
 
 
 def moments_in_chunks(
-    found: Nests, nest: Nest, x: Node, loops: Sequence[Loop], longest: Loop, chunks: int
+    found: Nests, nest: Nest, x: Node, loops: Sequence[Loop], longest: Loop, chunks: int, even: bool = False
 ) -> list[Nest]:
     """Two nests for a mean and the squares around it: each chunk has its own mean, and is joined to the others by their distance from all's.
 
@@ -165,7 +168,7 @@ def moments_in_chunks(
         x: what the first two stages of the nest reduce (`around_mean`), over `loops`, whose sizes are numbers: no chunk is empty.
     Source: Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances, 1979.
     """
-    cut, e = _cut(found, nest, longest, chunks), found.expressions
+    cut, e = _cut(found, nest, longest, chunks, even), found.expressions
     inside = [Loop(each.var, cut.stop, cut.start) if each is longest else each for each in loops]
     (total,), (squares,) = nest.stages[0].joins, nest.stages[1].joins
     parts = [cut.part(join) for join in (total, squares)]
@@ -224,9 +227,17 @@ class _Cut:
         return self.found.expressions.const(dim(size), x.dtype)
 
 
-def _cut(found: Nests, nest: Nest, longest: Loop, chunks: int) -> _Cut:
-    size = dim(FloorDiv(sympy.sympify(dim(longest.size + chunks - 1)), sympy.Integer(chunks)))
+def _nearest_power(size: int) -> int:
+    """The power of two that is nearest, the greater one from three quarters of it on."""
+    above = power_of_two(size)
+    return above if 4 * size > 3 * above else above // 2
+
+
+def _cut(found: Nests, nest: Nest, longest: Loop, chunks: int, even: bool) -> _Cut:
+    whole = WHOLE if even and not isinstance(longest.size, int) else 1
+    size = dim(whole * FloorDiv(sympy.sympify(dim(longest.size + whole * chunks - 1)), sympy.Integer(whole * chunks)))
     if isinstance(longest.size, int) and isinstance(size, int):
+        size = _nearest_power(size) if even else size
         chunks = -(-longest.size // size)  # none is empty
     chunk, step = (found.expressions.variable("k", chunks) for _ in range(2))
     start = dim(chunk * size)

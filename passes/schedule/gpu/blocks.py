@@ -247,7 +247,8 @@ class Blocker:
         else:
             alone, again = self._alone(nest), len(sizes) > 1 and not self._scans(nest)
             rows = product(r.size for r in nest.rows if r not in alone)
-            block, step = self._shape(rows, longest, known, again, self._bytes(nest))
+            sums = 1 if again else max((len(s.joins) for s in nest.stages), default=1)
+            block, step = self._shape(rows, longest, known, again, self._bytes(nest), self._held // max(1, sums))
         if any(s.numbers for s in nest.stages):  # nobody knows how many, and mostly few
             block, step = (1 if lane is None else block), min(step, BAG_STEP)
         return Shape(block, step, longest, known and hint(longest) <= step)
@@ -281,13 +282,14 @@ class Blocker:
             return min(PROGRAM_LANES, lanes, self._held // step), step
         return lanes, min(PROGRAM_STEPS * PROGRAM_LANES // lanes, step)
 
-    def _shape(self, rows: Dim, longest: Dim, known: bool, again: bool, narrow: int) -> tuple[int, int]:
+    def _shape(self, rows: Dim, longest: Dim, known: bool, again: bool, narrow: int, held: int) -> tuple[int, int]:
         """How many rows a program takes, and how many elements within a row at a time.
 
         Args:
             again: a row that is not held is walked more than once. narrow: bytes of an element.
+            held: the longest row that is held at once.
         """
-        if known and hint(longest) <= self._held:
+        if known and hint(longest) <= held:
             step = power_of_two(hint(longest))
             several = max(1, min(PROGRAM_POINTS // step, hint(rows) // ENOUGH_PROGRAMS))
             return 1 << (several.bit_length() - 1), step

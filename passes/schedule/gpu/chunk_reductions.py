@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from ...core.base import Pass
 from ...core.context import CompileContext
 from ..emit_loops import kernel_symbols
 from ..kernels import replace_nests
-from ..nests import Nest, Nests, by_stride
+from ..nests import Loop, Nest, Nests, by_stride
 from ..online import around_mean
 from ..read import read
 from ..split_reductions import as_one_loop, flattened, in_chunks, moments_in_chunks
@@ -25,6 +26,8 @@ from .cooperative import shared_parts
 from .grid_kernels import grid_kernels, named_sizes
 from .one_reading import joined_nests, stored_beside
 from .product_tiles import is_product, split_of
+
+VECTOR = 8  # elements of two bytes in 16
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,20 @@ def _chunked(blocker: Blocker, found: Nests, nest: Nest) -> list[Nest]:
     first = flattened(found.expressions, first)
     used = accesses(first.nodes, [], found.expressions.ranges)
     enough = [s for s in by_stride(first.loops, [], used.loads) if hint(s.size) >= chunks]
-    if not enough and x is None and len(first.loops) > 1:  # windows keep loops apart that would be one
-        first = as_one_loop(found.expressions, first)
-        enough = [s for s in first.loops if len(first.loops) == 1]
+    even = lane is None
+    uneven = even and bool(enough) and not _begin_at_vectors(first.loops, enough[0])
+    if (uneven or not enough) and x is None and len(first.loops) > 1:  # windows keep loops apart that would be one
+        one = as_one_loop(found.expressions, first)
+        if len(one.loops) == 1:
+            first, enough = one, one.loops
     if chunks < 2 or not enough or (x is not None and not isinstance(enough[0].size, int)):
         return [nest]
     if x is None:
-        return in_chunks(found, nest, first, enough[0], chunks)
-    return moments_in_chunks(found, nest, first.joins[0].args[0], first.loops, enough[0], chunks)
+        return in_chunks(found, nest, first, enough[0], chunks, even)
+    return moments_in_chunks(found, nest, first.joins[0].args[0], first.loops, enough[0], chunks, even)
+
+
+def _begin_at_vectors(loops: Sequence[Loop], cut: Loop) -> bool:
+    """Whether chunks of a loop of contiguous memory begin where a thread may read 16 bytes at once."""
+    inside = product(s.size for s in loops if s is not cut)
+    return len(loops) == 1 or isinstance(inside, int) and inside % VECTOR == 0
