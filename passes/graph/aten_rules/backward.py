@@ -175,8 +175,12 @@ def _through(
     """
     level = b.spread(b.mean(g, axes), shape, axes)
     along = b.spread(b.mean(b.ew("mul", g, unit), axes), shape, axes)
-    rest = b.ew("sub", b.ew("sub", g, level), b.ew("mul", unit, along))
-    return b.ew("mul", b.spread(scale, shape, axes), rest)
+    return _without(b, g, unit, b.spread(scale, shape, axes), level, along)
+
+
+def _without(b: Builder, g: SSAValue, unit: SSAValue, scale: SSAValue, level: SSAValue, along: SSAValue) -> SSAValue:
+    """scale * (g - level - unit * along)"""
+    return b.ew("mul", scale, b.ew("sub", b.ew("sub", g, level), b.ew("mul", unit, along)))
 
 
 @rule("native_layer_norm_backward.default")
@@ -215,13 +219,33 @@ def _group_norm(b: Builder) -> Result:
     if b.has("weight"):
         weight = b.reshape(b.floating("weight"), (groups, channels // groups))
         inner = b.ew("mul", g4, b.add(prim.broadcast(weight, shape, (1, 2))))
-    parts = {1: b.ew("mul", g4, unit), 2: g4}
     wanted = b.op.literals.get("returned", (0, 1, 2))
+    if not {1, 2} & set(wanted):
+        return _chosen(b, {0: b.reshape(_through(b, inner, unit, scale, (2, 3), shape), b.shape_of(x))})
+    # All that is asked follows from two sums for each channel of an image, which one reading gives.
+    along, level = (b.reduce("sum", v, (3,)) for v in (b.ew("mul", g4, unit), g4))
+    parts = {which: b.reshape(b.reduce("sum", v, (0,)), (channels,)) for which, v in ((1, along), (2, level))}
     if 0 in wanted:
-        parts[0] = b.reshape(_through(b, inner, unit, scale, (2, 3), shape), b.shape_of(x))
-    for which in {1, 2} & set(wanted):
-        parts[which] = b.reshape(b.reduce("sum", parts[which], (0, 3)), (channels,))
+        if b.has("weight"):
+            level, along = (b.ew("mul", v, b.add(prim.broadcast(weight, shape[:3], (1, 2)))) for v in (level, along))
+        count = b.full(b.count(shape, (2, 3)), shape[:2], b.dtype_of(level))
+        means = (b.spread(b.ew("div", b.reduce("sum", v, (2,)), count), shape, (2, 3)) for v in (level, along))
+        parts[0] = b.reshape(_without(b, inner, unit, b.spread(scale, shape, (2, 3)), *means), b.shape_of(x))
     return _chosen(b, parts)
+
+
+@rule("_weight_norm_interface_backward.default")
+def _weight_norm(b: Builder) -> Result:
+    """Through v * (g / |v|), a length for each slice along `dim`."""
+    grad, v = b.floating("grad_w"), b.floating("saved_v")
+    shape, d = b.shape_of(v), b.get("dim") % b.rank_of(v)
+    axes = tuple(i for i in range(len(shape)) if i != d)
+    b.nonempty(v)
+    length, g = (b.reshape(b.floating(n), (shape[d],)) for n in ("saved_norms", "saved_g"))
+    along = b.ew("div", b.reduce("sum", b.ew("mul", grad, v), axes), length)
+    scale, part = (b.spread(x, shape, axes) for x in (b.ew("div", g, length), b.ew("div", along, length)))
+    through = b.ew("mul", scale, b.ew("sub", grad, b.ew("mul", v, part)))
+    return [b.finish(through), b.finish(b.keep(along, shape, axes), 1)]
 
 
 @rule("native_batch_norm_backward.default")

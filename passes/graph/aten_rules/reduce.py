@@ -254,6 +254,18 @@ def _rms_norm(b: Builder) -> Result:
     return b.finish(_affine(b, b.ew("mul", value, b.spread(scale, shape, axes)), shape, axes))
 
 
+@rule("_weight_norm_interface.default")
+def _weight_norm(b: Builder) -> Result:
+    """v * (g / |v|), a length for each slice along `dim`; and the lengths."""
+    v = b.floating("v")
+    shape, d = b.shape_of(v), b.get("dim", 0) % b.rank_of(v)
+    axes = tuple(i for i in range(len(shape)) if i != d)
+    b.nonempty(v)
+    length = b.ew("sqrt", b.reduce("sum", b.ew("mul", v, v), axes))
+    scale = b.ew("div", b.reshape(b.floating("g"), (shape[d],)), length)
+    return [b.finish(b.ew("mul", v, b.spread(scale, shape, axes))), b.finish(b.keep(length, shape, axes), 1)]
+
+
 @rule("native_group_norm.default", "group_norm.default")
 def _group_norm(b: Builder) -> Result:
     x = b.tensor("input")
