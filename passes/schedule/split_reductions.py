@@ -242,7 +242,7 @@ def _cut(found: Nests, nest: Nest, longest: Loop, chunks: int, even: bool) -> _C
     chunk, step = (found.expressions.variable("k", chunks) for _ in range(2))
     start = dim(chunk * size)
     stop = dim(start + size)
-    if not isinstance(longest.size, int) or longest.size % chunks:
+    if not isinstance(longest.size, int) or size * chunks != longest.size:
         stop = dim(sympy.Min(sympy.sympify(longest.stop), sympy.sympify(stop)))
     row: Dim = 0
     for r in nest.rows:
