@@ -179,6 +179,9 @@ def trained(x):
 
 @pytest.mark.skipif(not TAKES_ROUNDS, reason="this torch has no scan that gives these gradients")
 def test_gradients() -> None:
+    with torch.no_grad():  # a cell whose rounds return for some inputs, and are too quiet for others
+        for k, p in enumerate(cell.parameters()):
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(k)) * 0.5)
     fast, log = compiled(trained, number_backend, on_error="raise")
     grads = []
     for run in (trained, fast):

@@ -188,5 +188,4 @@ def test_ways_out_in_the_middle(program) -> None:
         n = torch.arange(3) + seed
         found, expected = fast(x, n), program(x, n)
         torch.testing.assert_close(found, expected)
-    assert not log.fallbacks
-    assert bool(log.breaks) == (program in (powers_of_integers, to_a_tensor)), log.breaks
+    assert not log.fallbacks and not log.breaks

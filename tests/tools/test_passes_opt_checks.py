@@ -242,7 +242,7 @@ def test_reduction_by_another_command(run: Run) -> None:
     [
         (("--test", "true"), "the test does not fail on the module as it was read"),
         (("--test", "no-such-command-here"), "cannot run 'no-such-command-here'"),
-        (("--test", "passes-opt --nope"), "the test is no command that passes-opt takes: passes-opt: error: unrec"),
+        (("--test", "passes-opt --nope"), "the test is no command that passes-opt takes: passes-opt: error: unknown"),
         (("--test", "false", "--test-prints", "x"), "prints nothing that 'x' matches"),
         (("--test", "sleep 5", "--test-seconds", "0.05", "--test-prints", "x"), "prints nothing that 'x' matches"),
     ],
