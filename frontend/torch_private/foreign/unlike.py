@@ -60,11 +60,16 @@ def _bases(joined: Any, whole: Any) -> set[Any] | None:
     return found
 
 
+def _note(node: Any, gradients: dict[Any, Any]) -> None:
+    """Add gradients, by the wrapper tensors that they are of, to what is noted at a node."""
+    node.intarsia_unlike = {**getattr(node, "intarsia_unlike", {}), **gradients}
+
+
 def note_unlike(joined: Any, gradient: Any) -> bool:
     """Note a gradient where the parts of what it is of come from; whether backward can go on there."""
     bases = _bases(joined, joined.whole)
     for node in bases or ():
-        node.intarsia_unlike = {**getattr(node, "intarsia_unlike", {}), joined.whole: gradient}
+        _note(node, {joined.whole: gradient})
     return bool(bases)
 
 
@@ -100,7 +105,7 @@ def put_notes(node: Any, notes: dict[Any, Any]) -> None:
     for behind in _apart_behind(node):
         own = {whole: gradient for whole, gradient in notes.items() if _takes(behind, whole)}
         if own:
-            behind.intarsia_unlike = {**getattr(behind, "intarsia_unlike", {}), **own}
+            _note(behind, own)
 
 
 def forget_notes(node: Any) -> None:
@@ -120,7 +125,7 @@ def _put_at_results(results: Sequence[Any], notes: dict[Any, Any]) -> None:
         if not ends:
             raise RuntimeError("a gradient arrives for a wrapper tensor of which the graph gives no parts")
         for node in ends:
-            node.intarsia_unlike = {**getattr(node, "intarsia_unlike", {}), whole: gradient}
+            _note(node, {whole: gradient})
 
 
 @contextmanager

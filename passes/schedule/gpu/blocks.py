@@ -247,8 +247,8 @@ class Blocker:
         else:
             alone, again = self._alone(nest), len(sizes) > 1 and not self._scans(nest)
             rows = product(r.size for r in nest.rows if r not in alone)
-            sums = 1 if again else max((len(s.joins) for s in nest.stages), default=1)
-            block, step = self._shape(rows, longest, known, again, self._bytes(nest), self._held // max(1, sums))
+            sums = 1 if again else max([1, *(len(s.joins) for s in nest.stages)])  # each holds as much as the row
+            block, step = self._shape(rows, longest, known, again, self._bytes(nest), self._held // sums)
         if any(s.numbers for s in nest.stages):  # nobody knows how many, and mostly few
             block, step = (1 if lane is None else block), min(step, BAG_STEP)
         return Shape(block, step, longest, known and hint(longest) <= step)
