@@ -13,7 +13,6 @@ A call like an earlier one (function, layouts, sizes, constants) is not followed
 
 from __future__ import annotations
 
-import copy
 import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -33,6 +32,8 @@ from ..state import Interpreter
 from ..torch_private.dispatch import ASKED, CORRECT_ALIASING, CaptureMode
 from ..torch_private.dynamo import undisabled
 from ..torch_private.fake import FakeTensor, is_fake
+from ..torch_private.foreign.data import copied as copied_plainly
+from ..torch_private.foreign.data import is_alone
 from ..torch_private.functions import MAKE_WRAPPER, NO_FUNCTION
 from ..torch_private.wrapped import GradientUnlike, Layout, is_jagged, is_wrapped, may_have_gradient
 from ..values.constant import is_constant, is_static
@@ -49,6 +50,7 @@ __all__ = [
     "has_function",
     "is_followed",
     "is_fresh",
+    "is_of_caller",
     "made",
     "of_function",
 ]
@@ -421,15 +423,25 @@ def is_followed(vm: Interpreter) -> bool:
 
 def copied_data(vm: Interpreter, value: Any) -> Any:
     """A copy of plain data that a wrapper tensor holds: whether the method changes it is asked when it runs as it is."""
-    made = copy.deepcopy(value)
+    made = copied_plainly(value)
     waiting = [made]
     while waiting:
         each = waiting.pop()
+        if is_alone(each):
+            if not is_of_caller(vm, each):
+                raise GraphBreak("it reads an object of a wrapper tensor that another method has made")
+            continue
         if is_constant(each) or is_static(each) or type(each) is types.FunctionType:
             continue
         vm.create(each)
         waiting += each.values() if type(each) is dict else each if type(each) in (list, tuple) else vars(each).values()
     return made
+
+
+def is_of_caller(vm: Interpreter, alone: Any) -> bool:
+    """Whether an object was there before the call, and is known by where it was found."""
+    known = vm.user.by_real.get(id(alone))
+    return known is not None and known.real is alone and known.value is alone
 
 
 def put_together(vm: Interpreter, layout: Layout, parts: dict[str, Tensor]) -> None:

@@ -18,6 +18,7 @@ from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter
 from ..torch_private.dispatch import CORRECT_ALIASING
 from ..torch_private.fake import real_tensors
+from ..torch_private.foreign.data import is_alone, is_plain_data
 from ..torch_private.functions import (
     ASKS_OVERRIDES,
     CONVERT,
@@ -33,7 +34,6 @@ from ..torch_private.functions import (
 from ..torch_private.wrapped import (
     JAGGED_OF_LISTS,
     JAGGED_OF_PARTS,
-    is_plain_data,
     is_wrapped,
     is_wrapper,
     layout_of,
@@ -166,7 +166,7 @@ def _made_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
         raise UserRaise(AttributeError(f"{type(tensor).__name__!r} object has no attribute {name!r}"))
     if methods.is_followed(vm) and is_plain_data(found[name]):
         return methods.copied_data(vm, found[name])
-    if not is_constant(found[name]):
+    if not is_constant(found[name]) and not (is_alone(found[name]) and id(found[name]) in vm.user.by_real):
         raise GraphBreak(f"{name} of a {type(tensor).__qualname__} is read, which is neither a part nor a constant")
     return found[name]
 

@@ -6,6 +6,7 @@ see what it does with the parts. What `__tensor_flatten__` says beside the parts
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +18,12 @@ from ..distributed.tensors import set_grad
 from ..errors import GraphBreak, Unsupported
 from ..gradients.inside import check_no_leaf
 from ..guards.emitter import Emitter
-from ..guards.source import Attr, Fetch, Item, Source
+from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter
 from ..torch_private.dispatch import storage_key
 from ..torch_private.dtensor import is_composite, is_shared
 from ..torch_private.fake import is_fake, real_tensors
+from ..torch_private.foreign.data import Fixed, alone_in, copied, is_fixed, is_held_by_identity, is_plain_data
 from ..torch_private.foreign.undeclared import has_no_memory, is_taken_apart, is_wrapper, reason_against
 from ..torch_private.wrapped import (
     Built,
@@ -31,8 +33,6 @@ from ..torch_private.wrapped import (
     TakenOfCaller,
     Wrapped,
     count_write,
-    is_held_by_identity,
-    is_plain_data,
     is_wrapped,
     layout_of,
     parts_of,
@@ -55,6 +55,8 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
     vm.guards.add("type", source, kind)
     vm.guards.add("equals", Fetch(layout, source), True)
     vm.definitions.note(kind)
+    for alone in layout.alone():
+        vm.user.wrap(alone, Const(alone, f"an object of {name}"))
     if not layout.jagged:
         vm.overrides.meet()
     if not layout.jagged and layout.declared:
@@ -194,6 +196,8 @@ def handed_out(vm: Interpreter, value: Tensor) -> tuple[list[Tensor], Any]:
         return [one], whole
     check_no_leaf(vm, value)
     layout, parts = _taken_apart(value, "a result")
+    if not all(methods.is_of_caller(vm, alone) for alone in layout.alone()):
+        raise Unsupported(f"a {layout.kind.__qualname__} is given out that holds an object which the call has made")
     root = value if value._base is None else value._base
     if layout.requires_grad and any(root is r for r in vm.overrides.given_roots):
         raise Unsupported(f"two {layout.kind.__qualname__}s that share memory and require gradients are given out")
@@ -231,10 +235,31 @@ def built(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, An
         return methods.made(vm, cls, args, kwargs)  # type: ignore[no-any-return]
     args, kwargs = tuple(map(vm.materialize, args)), {k: vm.materialize(v) for k, v in kwargs.items()}
     methods.constructed(vm, cls, args, kwargs)
-    made: Tensor = vm.out.call_function(Built(cls), args, kwargs)
+    every = (*enumerate(args), *kwargs.items())
+    fixed = {place: _constant(vm, value, cls) for place, value in every if is_fixed(value)}
+    rest = tuple(value for place, value in enumerate(args) if place not in fixed)
+    named = {name: value for name, value in kwargs.items() if name not in fixed}
+    made: Tensor = vm.out.call_function(Built(cls, fixed), rest, named)
     if type(made) is not cls or not vm.out.is_known(made):
         raise GraphBreak(f"a {cls.__qualname__} is made, and is something else")
     return made
+
+
+def _constant(vm: Interpreter, value: Any, cls: Any) -> Any:
+    """What a wrapper tensor is made with beside tensors and constants: one of the caller's is guarded, data that the call has made copied."""
+    known = vm.user.by_real.get(id(value))
+    changed = any(owner == id(value) for owner, _ in vm.effects.attrs)
+    if known is not None and known.real is value and known.value is value and not changed:
+        vm.guards.add("equals", Fetch(Fixed(value), known.source), True)
+        return copied(value)
+    if not vm.is_created(value) or alone_in(value) or type(value) is types.FunctionType:
+        raise GraphBreak(f"a {cls.__qualname__} is made with an object which the call has made or changed")
+    names = vm.effects.names(value, list(vars(value)))
+    made = object.__new__(type(value))
+    vars(made).update({name: vm.materialize(vm.load_attr(value, name)) for name in names})
+    if not is_plain_data(made):
+        raise GraphBreak(f"a {cls.__qualname__} is made with an object which holds more than plain data")
+    return copied(made)
 
 
 def counted_versions(vm: Interpreter, emit: Emitter) -> list[str]:

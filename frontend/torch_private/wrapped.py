@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import itertools
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +11,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nested._internal import nested_tensor as jagged
 
-from ..guards.sameness import indistinguishable
-from ..values.constant import is_constant, is_static
+from ..values.constant import is_constant
+from .foreign.data import alone_in, copied, is_plain_data, is_same, states_of
 from .foreign.undeclared import (
     OF_TORCH,
     flattened,
@@ -42,9 +39,7 @@ __all__ = [
     "Wrapped",
     "again",
     "count_write",
-    "is_held_by_identity",
     "is_jagged",
-    "is_plain_data",
     "is_ragged",
     "is_wrapped",
     "is_wrapper",
@@ -124,9 +119,11 @@ class Layout:
     def __init__(self, value: Any) -> None:
         self.declared = is_wrapper(type(value))
         names, context = value.__tensor_flatten__() if self.declared else flattened(value)
-        self.kind, self.names, self.context = type(value), tuple(names), copy.deepcopy(context)
+        self.kind, self.names, self.context = type(value), tuple(names), copied(context)
         self.jagged = is_jagged(self.kind)
+        self.lasting = self.jagged or is_constant(context)
         self.attributes = {} if self.jagged else _attributes(value, self.names)  # these follow from its parts
+        self.states = states_of([self.context, self.attributes])
         with torch._C.DisableTorchFunctionSubclass():  # what we ask is no call of the program's
             self.facts = (tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
             self.requires_grad = bool(value.requires_grad)
@@ -156,7 +153,12 @@ class Layout:
         mine, others = (self.facts, other.facts) if not self.jagged else (_unnamed(self.facts), _unnamed(other.facts))
         if mine != others and (strides or mine[:1] + mine[2:] != others[:1] + others[2:]):
             return False
-        return _same(self.attributes, other.attributes) and _same(self.context, other.context)
+        same = is_same(self.attributes, other.attributes) and is_same(self.context, other.context)
+        return same and is_same(self.states, other.states)
+
+    def alone(self) -> list[Any]:
+        """The objects that a tensor holds which are equal to themselves alone."""
+        return alone_in([self.context, self.attributes])
 
 
 def _unnamed(facts: Any) -> Any:
@@ -172,57 +174,7 @@ def _attributes(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """What a wrapper tensor holds beside its parts: `__torch_dispatch__` of its class may read it."""
     held = object.__getattribute__(value, "__dict__")
     found = {k: v for k, v in held.items() if k not in names and k not in OF_TORCH}
-    return {k: copy.deepcopy(v) if is_plain_data(v) else v for k, v in found.items()}
-
-
-def is_plain_data(value: Any) -> bool:
-    """Whether a value is plain data: constants, functions, lists, dicts, dataclasses and plain objects of such."""
-    if type(value) in (list, tuple):
-        return all(map(is_plain_data, value))
-    if type(value) is dict:
-        return all(map(is_plain_data, (*value, *value.values())))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type | Tensor) or _is_plain_object(value):
-        return is_plain_data(getattr(value, "__dict__", None)) and not _slots(type(value))
-    return is_constant(value) or is_static(value) or type(value) is types.FunctionType
-
-
-_HEAP_TYPE = 1 << 9
-_ACTS = frozenset(
-    """
-    __deepcopy__ __copy__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __new__ __del__
-    __getattribute__ __getattr__ __setattr__ __delattr__
-    """.split()  # noqa: SIM905
-)
-
-
-def _is_plain_object(value: Any) -> bool:
-    """Whether a value is an object of a plain class in Python, which says what is equal, and neither finds, keeps nor copies its attributes."""
-    kind = type(value)
-    if type(kind) is not type or kind.__module__.partition(".")[0] == "torch" or kind.__eq__ is object.__eq__:
-        return False  # a copy of what is equal to itself alone would be another
-    return all(base.__flags__ & _HEAP_TYPE and _ACTS.isdisjoint(vars(base)) for base in kind.__mro__[:-1])
-
-
-def is_held_by_identity(value: Any) -> bool:
-    """Whether a value that is no plain data does not change: code, or a tensor (which no operator on fake tensors takes)."""
-    return isinstance(value, types.FunctionType | types.MethodType | Tensor)
-
-
-def _slots(kind: type) -> bool:
-    return any("__slots__" in vars(base) and vars(base)["__slots__"] for base in kind.__mro__)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether no program can tell two values of plain data apart; of others, whether they are one."""
-    if type(one) is not type(other):
-        return False
-    if type(one) in (list, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if type(one) is dict:
-        return list(one) == list(other) and all(_same(v, other[k]) for k, v in one.items())
-    if (dataclasses.is_dataclass(one) or _is_plain_object(one)) and not isinstance(one, type) and is_plain_data(one):
-        return _same(vars(one), vars(other))
-    return one is other if type(one) is types.FunctionType else indistinguishable(one, other)
+    return {k: copied(v) if is_plain_data(v) else v for k, v in found.items()}
 
 
 def count_write(tensor: Tensor) -> None:
@@ -277,7 +229,8 @@ class Wrapped:
         inner = dict(zip(layout.names, parts, strict=True))
         if not layout.declared:
             return made_again(layout.kind, inner, layout.attributes, layout.context, layout.facts)
-        made = layout.kind.__tensor_unflatten__(inner, layout.context, torch.Size(shape), stride)  # type: ignore[attr-defined]
+        context = layout.context if layout.lasting else copied(layout.context)  # the program may change it
+        made = layout.kind.__tensor_unflatten__(inner, context, torch.Size(shape), stride)  # type: ignore[attr-defined]
         if type(made) is not layout.kind or not Layout(made).agrees(layout, self.strict):
             raise TypeError(
                 f"{layout.kind.__qualname__}.__tensor_unflatten__ does not give back what __tensor_flatten__ took apart"
@@ -476,11 +429,14 @@ class Part:
 
 
 class Built:
-    """A call of a wrapper class."""
+    """A call of a wrapper class; `fixed`: the arguments that are constants of the graph, by place or name."""
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
+    def __init__(self, kind: type, fixed: dict[Any, Any]) -> None:
+        self.kind, self.fixed = kind, fixed
         self.__name__ = f"made_{kind.__name__}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.kind(*args, **kwargs)
+        given = iter(args)
+        places = range(len(args) + sum(isinstance(place, int) for place in self.fixed))
+        whole = [self.fixed[place] if place in self.fixed else next(given) for place in places]
+        return self.kind(*whole, **kwargs, **{k: v for k, v in self.fixed.items() if isinstance(k, str)})

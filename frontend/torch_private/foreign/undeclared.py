@@ -5,7 +5,6 @@ The parts are the tensors among the attributes. Made again, such a tensor gets t
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.nested._internal import nested_tensor as jagged
 from ..dispatch import CaptureMode
 from ..fake import real_tensors
 from ..functions import MAKE_WRAPPER, NO_DISPATCH
+from .data import copied
 
 __all__ = [
     "OF_TORCH",
@@ -160,5 +160,5 @@ def made_again(kind: type, parts: dict[str, Tensor], attributes: dict[str, Any],
     made = made_whole(kind, torch.Size(shape), **kwargs)
     held = object.__getattribute__(made, "__dict__")
     for name in order:
-        held[name] = parts[name] if name in parts else copy.deepcopy(attributes[name])
+        held[name] = parts[name] if name in parts else copied(attributes[name])
     return made
