@@ -362,7 +362,8 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if row.maps:
         args = tuple(as_mapping(vm, a, row.target) for a in args)
     if row.iterates:
-        args, given = tuple(rules.iterable(vm, a) for a in args), args
+        own = args[: type(function) in C_DESCRIPTORS and objects.find_method(type(args[0]), "__iter__") is not None]
+        args, given = (*own, *(rules.iterable(vm, a) for a in args[len(own) :])), args[len(own) :]
         for value in given if any(row.target is f for f in (list, tuple, list.extend)) else ():
             ask_length(vm, value)
     if row.sees == "floats":

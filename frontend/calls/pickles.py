@@ -9,6 +9,7 @@ was at capture.
 from __future__ import annotations
 
 import _compat_pickle
+import collections
 import copy
 import copyreg
 import io
@@ -32,7 +33,7 @@ from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
-from ..values.kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance
+from ..values.kinds import HEAP_TYPE, SYMBOLIC, c_name, is_honest, isinstance
 from ..values.namespaces import instance_attr
 from .registry import Rows
 from .visibility import is_opaque_type
@@ -52,6 +53,8 @@ ROWS = Rows()
 # The classes of which `pickle.Pickler` and `pickle.Unpickler` are copies in C.
 _PICKLER: Any = pickle._Pickler  # type: ignore[attr-defined]
 _UNPICKLER: Any = pickle._Unpickler  # type: ignore[attr-defined]
+_DUMPS: Any = vars(pickle)["_dumps"]
+_LOADS: Any = vars(pickle)["_loads"]
 _HOOKS: tuple[str, ...] = (
     "__reduce_ex__",
     "__reduce__",
@@ -64,6 +67,7 @@ _HOOKS += ("__getattribute__",)
 _NEW_OBJECT: Any = vars(copyreg)["__newobj__"]
 _EXTENSIONS: Any = vars(copyreg)["_extension_registry"]
 _ITEMS = ("__iter__", "items")  # of what derives from a list or a dict
+_OF_ITEMS = (set, frozenset, collections.deque)
 _CONVERSIONS = (
     "__int__",
     "__float__",
@@ -78,11 +82,12 @@ _CONVERSIONS = (
 
 
 @ROWS.rule(object.__reduce_ex__)
-def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
+def reduced(vm: Interpreter, obj: Any, *given: Any) -> Any:
     """`object.__reduce_ex__(obj, protocol)`."""
     kind = vm.type_of(obj)
     if isinstance(obj, nn.Module | Tensor) or vm.is_frontend_class(kind) or id(obj) in vm.user.opaque:
         raise GraphBreak(f"a {kind.__name__} is pickled or copied")
+    protocol = _protocol(vm, given)
     method, owner = objects.lookup(kind, "__reduce__")
     if isinstance(method, types.FunctionType):
         return vm.call(method, (obj,), {})
@@ -95,30 +100,73 @@ def reduced(vm: Interpreter, obj: Any, protocol: Any = 4) -> Any:
     else:  # a proxy, or one that says that it is of another class
         own = [kind.__name__]
     programs += own
-    if not programs and (vm.is_created(obj) or is_constant(obj) or vm.user.source_of(obj) is None):
+    ours = vm.is_created(obj) or is_constant(obj) or vm.user.source_of(obj) is None
+    if not programs and ours:
         refuse_iterator(vm, obj)
         made = vm.native(object.__reduce_ex__, obj, protocol)
         # Capture has read `__dict__` of the exception, which made one.
         return made[:2] if isinstance(obj, BaseException) and len(made) == 3 and made[2] == {} else made
-    state = objects.find_method(kind, "__getstate__")
-    known = not is_opaque_type(kind) or _says_its_value(kind)
-    plain = owner is object and known and (state is not None or not has_slots(kind))
-    if not plain or protocol < 2 or own or not _ASKED.issuperset(programs):
+    if owner in _OF_ITEMS and not own and not asks:
+        return _items_and_state(vm, obj, kind)
+    known = not is_opaque_type(kind) or _derives_from_value(kind) and (ours or protocol < 2 or _says_its_value(kind))
+    if owner is not object or not known or own or not {*_ASKED, *_CONVERSIONS}.issuperset(programs):
         raise GraphBreak(
             f"a {kind.__qualname__} is pickled or copied, of which {', '.join(programs) or 'C code'} is asked"
         )
     if asks:
         _check_default(vm, obj, "__reduce__")
+    if protocol < 2:
+        return vm.call(vars(copyreg)["_reduce_ex"], (obj, protocol), {})
     args, kwargs = _new_arguments(vm, obj, kind)
-    if state is not None:
-        found = vm.call(vm.call(getattr, (obj, "__getstate__"), {}), (), {})
-    else:
-        if asks:
-            _check_default(vm, obj, "__getstate__")
-        found = _attributes(vm, obj, kind)
+    found = _asked_state(vm, obj)
     if kwargs:
         return copyreg.__newobj_ex__, (kind, args, kwargs), found, None, None  # type: ignore[attr-defined]
     return _NEW_OBJECT, (kind, *args), found, None, None
+
+
+def _items_and_state(vm: Interpreter, obj: Any, kind: type) -> Any:
+    """What `set.__reduce__` and `deque.__reduce__` say, which take the items as the program has it."""
+    if not issubclass(kind, collections.deque):
+        return kind, (vm.call(list, (obj,), {}),), _asked_state(vm, obj)
+    state, most = _asked_state(vm, obj), obj.maxlen
+    return kind, () if most is None else ((), most), state, vm.call(iter, (obj,), {})
+
+
+def _protocol(vm: Interpreter, given: tuple[Any, ...]) -> int:
+    """The number of the protocol; what is none raises as C code does."""
+    if len(given) == 1 and type(given[0]) in (int, bool):
+        return int(given[0])
+    if all(map(is_constant, given)):
+        vm.native(object.__reduce_ex__, object(), *given)
+    raise GraphBreak("object.__reduce_ex__ is given something else than the number of a protocol")
+
+
+def _asked_state(vm: Interpreter, obj: Any) -> Any:
+    """`obj.__getstate__()`."""
+    return vm.call(vm.call(getattr, (obj, "__getstate__"), {}), (), {})
+
+
+@ROWS.rule(object.__getstate__)
+def _state(vm: Interpreter, obj: Any) -> Any:
+    """`object.__getstate__(obj)`: its attributes, and those in slots beside them."""
+    kind = vm.type_of(obj)
+    if vm.is_frontend_class(kind) or id(obj) in vm.user.opaque or isinstance(obj, nn.Module | Tensor):
+        raise GraphBreak(f"a {kind.__name__} is pickled or copied")
+    try:
+        names = objects.generic_attr(vm, obj, kind, "__dict__")
+    except UserRaise as error:
+        if not isinstance(error.value, AttributeError):
+            raise
+        names = None
+    slots = {}
+    for name in vars(copyreg)["_slotnames"](kind) if has_slots(kind) else ():
+        try:
+            slots[name] = vm.call(getattr, (obj, name), {})
+        except UserRaise as error:
+            if not isinstance(error.value, AttributeError):
+                raise
+    state = names if names else None
+    return (state, slots) if slots else state
 
 
 # What is asked of an object that consists of its attributes; `__getattr__` is not, as all that is looked for is there.
@@ -133,35 +181,56 @@ def _check_default(vm: Interpreter, obj: Any, name: str) -> None:
 
 
 def _new_arguments(vm: Interpreter, obj: Any, kind: type) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What an object's `__new__` is to be given when it is made again."""
-    given: Any = ((), {})
+    """What an object's `__new__` is to be given when it is made again; what is of another kind raises in CPython's words."""
     if (method := objects.find_method(kind, "__getnewargs_ex__")) is not None:
         given = vm.call(method, (obj,), {})
-    elif (method := objects.find_method(kind, "__getnewargs__")) is not None:
-        given = (vm.call(method, (obj,), {}), {})
-    if type(given) is not tuple or [*map(type, given)] != [tuple, dict]:
-        raise GraphBreak(f"the arguments for __new__ of a {kind.__qualname__} are no tuple or dict")
-    return given
+        _check_kind(vm, given, tuple, "__getnewargs_ex__ should return a tuple, not '{}'")
+        if len(given) != 2:
+            raise UserRaise(ValueError(f"__getnewargs_ex__ should return a tuple of length 2, not {len(given)}"))
+        _check_kind(vm, given[0], tuple, _ITEM.format("first", "tuple"))
+        _check_kind(vm, given[1], dict, _ITEM.format("second", "dict"))
+        return given
+    if (method := objects.find_method(kind, "__getnewargs__")) is not None:
+        given = vm.call(method, (obj,), {})
+        _check_kind(vm, given, tuple, "__getnewargs__ should return a tuple, not '{}'")
+        return given, {}
+    of_value = objects.lookup(kind, "__getnewargs__")[0]  # which looks at the value itself
+    return (vm.native(of_value, obj) if type(of_value) is types.MethodDescriptorType else ()), {}
+
+
+_ITEM = "{} item of the tuple returned by __getnewargs_ex__ must be a {}, not '{{}}'"
+
+
+def _check_kind(vm: Interpreter, given: Any, kind: type, message: str) -> None:
+    if type(given) is kind or kind is dict and type(given) in (LazyDict, InstanceDict):
+        return
+    if issubclass(vm.type_of(given), kind):
+        raise GraphBreak(f"the arguments for __new__ of an object that is copied are a {type(given).__qualname__}")
+    raise UserRaise(TypeError(message.format(c_name(vm.type_of(given)))))
 
 
 def _hooks(vm: Interpreter, kind: type, protocol: int) -> list[str]:
     """The methods of the program's that C code would call."""
     names = [
         *_HOOKS,
-        *(_ITEMS if issubclass(kind, list | dict) else ()),
+        *(_ITEMS if issubclass(kind, (list, dict, *_OF_ITEMS)) else ()),
         *(_CONVERSIONS if protocol < 2 and _is_value(kind) else ()),
     ]
     found = [(name, objects.find_method(kind, name)) for name in names]
     return [name for name, method in found if method is not None and not vm.is_library(method.__module__)]
 
 
+def _derives_from_value(kind: type) -> bool:
+    """Whether a class of the program's derives from plain values."""
+    return any(base in _VALUES for base in kind.__mro__) and bool(kind.__flags__ & HEAP_TYPE)
+
+
 def _says_its_value(kind: type) -> bool:
-    """Whether a class derives from plain values, and a method of the program's gives what `__new__` makes one of."""
-    plain = any(base in _VALUES for base in kind.__mro__) and kind.__flags__ & HEAP_TYPE
-    return bool(plain) and any(objects.find_method(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__"))
+    """Whether a method of the program's gives what `__new__` makes one of."""
+    return any(objects.find_method(kind, name) is not None for name in ("__getnewargs__", "__getnewargs_ex__"))
 
 
-_VALUES = (int, float, complex, str, bytes, tuple, frozenset)
+_VALUES = (int, float, complex, str, bytes, tuple)
 
 
 def _is_value(kind: type) -> bool:
@@ -171,12 +240,6 @@ def _is_value(kind: type) -> bool:
 def has_slots(kind: type) -> bool:
     """Whether instances have attributes in slots."""
     return any(isinstance(raw, types.MemberDescriptorType) for c in kind.__mro__ for raw in c.__dict__.values())
-
-
-def _attributes(vm: Interpreter, obj: Any, kind: type) -> Any:
-    """What C code reads, past the program's `__getattribute__`."""
-    names = objects.generic_attr(vm, obj, kind, "__dict__")
-    return (names.force() if isinstance(names, InstanceDict | LazyDict) else names) or None
 
 
 def rely_on_registries(vm: Interpreter) -> None:
@@ -216,6 +279,15 @@ def _is_found(module: str, name: str, obj: Any) -> bool:
         return operator.attrgetter(name)(sys.modules[module]) is obj
     except (KeyError, AttributeError):
         return False
+
+
+def _is_missing(vm: Interpreter, obj: Any, module: str, name: str) -> bool:
+    """Whether the process has not got a class or function under its name either, and no code of the program's runs where C code looks for it."""
+    first, *rest = name.split(".")
+    names = getattr(sys.modules.get(module), "__dict__", {})
+    kinds = type(obj).__mro__[:-1]
+    missing = first not in names and "__getattr__" not in names or "<locals>" in rest
+    return missing and all(vm.is_library(kind.__module__) for kind in kinds)
 
 
 # ---- copies ----
@@ -296,10 +368,13 @@ class _Writer(_PICKLER):  # type: ignore[misc]
 
     def save_global(self, obj: Any, name: Any = None) -> None:
         """Write a reference to a class or function."""
-        if self.vm.is_created(obj) or isinstance(obj, type) and self.vm.is_created(type(obj)):
-            raise GraphBreak("a class or function that was made inside the captured code is pickled")
         module, name = getattr(obj, "__module__", "builtins"), name or obj.__qualname__
-        _check_global(self.vm, obj, module, name)
+        try:
+            _check_global(self.vm, obj, module, name)
+        except UserRaise as error:
+            if isinstance(error.value, AttributeError) and _is_missing(self.vm, obj, module, name):
+                self.vm.native(pickle.dumps, obj, self.proto)  # raises, in CPython's words
+            raise GraphBreak(f"a pickle refers to {module}.{name}, which is not found") from None
         if _is_found(module, name, obj):
             super().save_global(obj, name)
         else:
@@ -349,7 +424,7 @@ class _Writer(_PICKLER):  # type: ignore[misc]
         return (*made[:3], *(None if items is None else iter(vm.listed(items)) for items in made[3:5]), *made[5:])
 
 
-@ROWS.rule(pickle.dumps)
+@ROWS.rule(pickle.dumps, _DUMPS)
 def _dumps(
     vm: Interpreter, obj: Any, protocol: Any = None, *, fix_imports: Any = True, buffer_callback: Any = None
 ) -> bytes:
@@ -477,7 +552,7 @@ class _Reader(_UNPICKLER):  # type: ignore[misc]
     }
 
 
-@ROWS.rule(pickle.loads)
+@ROWS.rule(pickle.loads, _LOADS)
 def _loads(
     vm: Interpreter,
     data: Any,

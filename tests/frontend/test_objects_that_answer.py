@@ -297,7 +297,7 @@ class OfAnotherClass(Settings):
         (Settings, True),
         (SettingsWithState, True),
         (ReducesElsewhere, False),
-        (StatesElsewhere, False),
+        (StatesElsewhere, True),
         (OfAnotherClass, False),
     ],
 )

@@ -279,3 +279,178 @@ def test_functions_of_iterators_are_copied():
     fast, log = compiled(run)
     assert fast(torch.ones(1))[1:] == run(torch.ones(1))[1:]
     assert not log.breaks and not log.fallbacks
+
+
+class Chosen(frozenset[int]):
+    pass
+
+
+class Counted(set[int]):
+    def __init__(self, *items: Any) -> None:
+        super().__init__(*items)
+        self.more = ["x"]
+
+    def __iter__(self) -> Any:
+        calls.append("iter")
+        return iter(sorted(super().__iter__()))
+
+
+class Row(collections.deque[int]):
+    def __iter__(self) -> Any:
+        calls.append("row")
+        return iter([8, 9])
+
+
+class Spare(Slotted):
+    __slots__ = ("c", "__dict__")
+
+
+class Given:
+    def __getnewargs__(self) -> Any:
+        return (1, "two")
+
+    def __new__(cls, *args: Any) -> Any:
+        made = super().__new__(cls)
+        made.args = args
+        return made
+
+
+class GivenByName(Given):
+    def __getnewargs_ex__(self) -> Any:
+        return (3,), {}
+
+
+class Kept:
+    __slots__ = ("a",)
+
+    def __getstate__(self) -> Any:
+        calls.append("get")
+        return {"a": self.a}
+
+    def __setstate__(self, state: Any) -> None:
+        self.a = state["a"] + 1
+
+
+class Length(int):
+    def __str__(self) -> str:
+        return "long"
+
+    def __int__(self) -> int:
+        calls.append("int")
+        return 7
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_what_objects_say_of_themselves_in_each_protocol(protocol: int) -> None:
+    def program(x: Tensor, chosen: Chosen) -> Any:
+        del calls[:]
+        counted = Counted((5, 6))
+        spare, kept = Spare(), Kept()
+        spare.a, spare.c, spare.d = [1], 2, 3  # type: ignore[attr-defined]
+        kept.a = 4
+        made = []
+        for value in (chosen, counted, Chosen((1, 2)), Given(), GivenByName(), kept, Length(3), Row([1], 5)):
+            made.append(pickle.loads(pickle.dumps(value, protocol)))
+        facts = [sorted(made[0]), sorted(made[1]), made[1].more, sorted(made[2]), made[3].args, made[4].args, made[5].a]
+        facts += [list(made[7]), made[7].maxlen]
+        try:
+            twin = pickle.loads(pickle.dumps(spare, protocol))
+            facts += [twin.a, twin.c, twin.d, hasattr(twin, "b")]
+        except TypeError as error:
+            facts += [str(error)]
+        return x + 1, facts, list(calls), repr(int(made[6])), pickle.dumps(kept, protocol)
+
+    check(program, X, Chosen((3, 4)))
+
+
+def test_states_are_the_attributes_themselves() -> None:
+    def program(x: Tensor, caller: Plain) -> Any:
+        plain, spare, empty = Plain(1), Spare(), object()
+        state = plain.__getstate__()
+        state["b"] = 2
+        spare.a = 1
+        caller.__getstate__()["seen"] = True
+        found = spare.__getstate__()
+        spare.d = 3  # type: ignore[attr-defined]
+        return x + 1, vars(plain), found, spare.__getstate__(), empty.__getstate__(), caller.seen  # type: ignore[attr-defined]
+
+    check(program, X, Plain([1]))
+
+
+@pytest.mark.parametrize("given", [(), "ab", ((1,), "no dict"), ("no tuple", {}), [(1,), {}], ((1,), {}, 3), None])
+def test_arguments_for_new_of_another_kind(given: Any) -> None:
+    class Ex:
+        def __getnewargs_ex__(self) -> Any:
+            return given
+
+    class Plainly:
+        def __getnewargs__(self) -> Any:
+            return given
+
+    def program(x: Tensor) -> Any:
+        said = []
+        for kind in (Ex, Plainly):
+            for call in (lambda value: value.__reduce_ex__(2), copy.copy):
+                try:
+                    said.append(repr(call(kind())[1:2] if call is not copy.copy else None))
+                except (TypeError, ValueError) as error:
+                    said.append(f"{type(error).__name__}: {error}")
+        return x + 1, said
+
+    check(program, X)
+
+
+def test_protocols_that_are_no_numbers() -> None:
+    def program(x: Tensor) -> Any:
+        said = [repr(object().__reduce_ex__(True))]
+        for given in ((), (None,), ("2",), (1, 2)):
+            try:
+                said.append(repr(object().__reduce_ex__(*given)))  # type: ignore[call-overload]
+            except TypeError as error:
+                said.append(str(error))
+        return x + 1, said
+
+    check(program, X)
+
+
+def test_classes_and_functions_that_are_made_inside() -> None:
+    def program(x: Tensor) -> Any:
+        class Within:
+            a = 1
+
+        def local() -> int:
+            return 3
+
+        said = []
+        for value in (Within, local, Within()):
+            for protocol in (0, 2, 4):
+                try:
+                    said.append(pickle.dumps(value, protocol))
+                except (AttributeError, pickle.PicklingError) as error:
+                    said.append((type(error).__name__, str(error)))  # type: ignore[arg-type]
+        return x + 1, said
+
+    fast, log = compiled(program)
+    assert fast(X)[1] == program(X)[1] and not log.breaks and not log.fallbacks
+
+
+def test_classes_that_are_found_by_their_names_meanwhile() -> None:
+    def program(x: Tensor) -> Any:
+        global Passing
+
+        class Passing:
+            __qualname__ = "Passing"
+
+            def __init__(self) -> None:
+                self.a = [1]
+
+        facts = []
+        for protocol in range(6):
+            facts.append(pickle.loads(pickle.dumps(Passing(), protocol)).a)
+            facts.append(pickle.loads(pickle.dumps(Passing, protocol)) is Passing)
+        del Passing
+        return x + 1, facts
+
+    fast, log = compiled(program)
+    assert fast(X)[1] == program(X)[1] and not log.breaks and not log.fallbacks
+    assert "Passing" not in globals()
