@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -306,14 +305,18 @@ def IMPORT_FROM(vm: Interpreter, frame: Frame, name: str) -> None:
 
 # ---- match ----
 
+_SEQUENCE, _MAPPING = (
+    1 << 5,
+    1 << 6,
+)  # Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING: of several base classes the first one decides
+
 
 def MATCH_MAPPING(vm: Interpreter, frame: Frame, _: Any) -> None:
-    frame.push(issubclass(vm.type_of(frame.stack[-1]), Mapping))
+    frame.push(bool(vm.type_of(frame.stack[-1]).__flags__ & _MAPPING))
 
 
 def MATCH_SEQUENCE(vm: Interpreter, frame: Frame, _: Any) -> None:
-    kind = vm.type_of(frame.stack[-1])
-    frame.push(issubclass(kind, Sequence) and not issubclass(kind, str | bytes | bytearray))
+    frame.push(bool(vm.type_of(frame.stack[-1]).__flags__ & _SEQUENCE))
 
 
 def MATCH_KEYS(vm: Interpreter, frame: Frame, _: Any) -> None:

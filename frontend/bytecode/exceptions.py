@@ -112,7 +112,7 @@ def cleaned(error: BaseException, outer: BaseException | None = None) -> BaseExc
     return error
 
 
-def guarded(error: Exception, args: Any, kwargs: Any) -> Exception:
+def guarded(error: BaseException, args: Any, kwargs: Any) -> BaseException:
     """The error of C code, which may follow from the numbers that it is given (`1 / k`): those that change are guarded to be these.
 
     What is said of types, attributes and ends of iterators is the same for all numbers.

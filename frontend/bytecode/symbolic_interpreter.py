@@ -381,7 +381,9 @@ class SymbolicInterpreter:
             raise
         except self.unknown as error:
             return retried(self, error, function, args, kwargs)
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and (self.carried is None or self.carried.error is not error):
+                raise
             self.texts.check(function, args, kwargs)
             if self.carried is not None and self.carried.error is error:
                 raise UserRaise(self.carried.restore()) from None

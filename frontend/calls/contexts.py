@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.sym_nodes import concrete
 from ..guards import process_state
 from ..modes.autocast import Casts
+from ..modes.locks import LOCKS, is_callers, is_taken
 from ..runtime import profiling
 from ..state import Interpreter
 from ..subclasses.dispatch_modes import is_plain_dispatch_mode
@@ -49,7 +49,6 @@ ROWS = Rows()
 
 _GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _OVERRIDES = {WITHOUT_SUBCLASSES: 1, WITHOUT_OVERRIDES: 2}  # what each switches off
 _CLASSES = (*_GRAD, *_SILENT, torch.autocast, *_OVERRIDES)
 
@@ -131,9 +130,11 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     if type(manager) is RealContext:
         value = vm.native(manager.manager.__enter__)
         return Scope(vm, lambda: manager.manager.__exit__(None, None, None)), value
-    if isinstance(manager, _LOCKS):
-        if vm.user.source_of(manager) is not None:
+    if isinstance(manager, LOCKS):
+        if is_callers(vm, manager):
             raise GraphBreak("a lock is taken")
+        if is_taken(manager):
+            raise GraphBreak("a lock is waited for that is held")
         manager.acquire()  # it was made in this call, and nobody else has it
         return Scope(vm, manager.release, (_itself, (manager,))), True
     kind = type(manager)

@@ -25,7 +25,7 @@ from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Item
-from ..modes import python_random, randomness
+from ..modes import locks, python_random, randomness
 from ..operators import istft
 from ..regions import branches, flex, loops
 from ..state import Interpreter
@@ -204,7 +204,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     if special is not None:
         return special(vm, function, args, kwargs)
     if function.__name__ not in tables.ONLY_ASKING:
-        rules.check_module(module)
+        rules.check_module(module, function.__qualname__)
     if module.startswith("torch") and function.__name__ != "__getattr__":
         check_torch_state(function.__name__, module)
     marked = marks.call_marked(vm, function, args, kwargs)
@@ -425,7 +425,7 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
         return contexts.make(vm, cls, args, kwargs)
     if cls.__module__ == "numpy" and natives.takes_numbers(cls):
         return natives.call_other(vm, cls, args, kwargs)
-    rules.check_module(cls.__module__)
+    rules.check_module(cls.__module__, cls.__qualname__)
     if issubclass(cls, weakref.ref) and (made := weak.made(vm, cls, args, kwargs)) is not None:
         return made
     meta_call = objects.find_method(type(cls), "__call__")
@@ -473,7 +473,7 @@ def _make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     module = cls.__module__ or ""  # of a class that text without `__name__` has made
-    rules.check_module(module)
+    rules.check_module(module, cls.__qualname__)
     user_class = bool(cls.__flags__ & 512) and not vm.is_library(module)
     if module.startswith("torch.distributed.tensor") and cls in tables.torch_values():
         return _made_again(vm, cls, args, kwargs)
@@ -595,5 +595,5 @@ fill(
     ),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
     *(hooks.ROWS, coroutine.ROWS, subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS),
-    *(randomness.ROWS, python_random.ROWS, making.ROWS, class_library.ROWS, code_text.ROWS, istft.ROWS),
+    *(locks.ROWS, randomness.ROWS, python_random.ROWS, making.ROWS, class_library.ROWS, code_text.ROWS, istft.ROWS),
 )

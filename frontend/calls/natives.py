@@ -213,7 +213,6 @@ ROWS.describe(*_of(sys, "get_int_max_str_digits gettrace getprofile is_finalizin
 ROWS.describe(gc.get_threshold, gc.get_debug, reads="state")
 ROWS.describe(os.getpid, os.getppid, os.cpu_count, os.getcwd, reads="state")
 ROWS.describe(decimal.Decimal, *(v for v in vars(decimal.Decimal).values() if _is_c(v)), reads="decimal")
-ROWS.describe(_thread.allocate_lock, _thread.RLock, sees="nothing")
 ROWS.describe(_thread.get_ident, refused="the thread is asked for")
 _each((datetime.datetime, datetime.date), "now utcnow today", refused="the clock is read")
 _each(

@@ -24,6 +24,7 @@ __all__ = [
     "TORCH_FIXED",
     "TORCH_PURE",
     "TORCH_THREAD",
+    "WITHOUT_EFFECTS",
     "has_tensor",
     "is_answer",
     "is_guarded",
@@ -83,6 +84,8 @@ REFUSED_MODULES = {
     "gzip": "a file is read or written",
     "torch.distributed.nn.functional": "processes talk by a collective of torch.distributed.nn",
 }
+# What such modules have in Python over nothing but locks: it is interpreted, and what waits or asks another thread breaks the graph itself.
+WITHOUT_EFFECTS = {"threading": frozenset(["Condition", "Semaphore", "BoundedSemaphore", "Event", "RLock"])}
 REFUSED_TORCH = {
     "manual_seed": "the random seed is set inside the captured code",
     "seed": "the random seed is set inside the captured code",

@@ -13,10 +13,10 @@ from collections import OrderedDict
 from typing import Any
 
 from ..errors import Unsupported
-from ..guards.sameness import indistinguishable, made_set, recipe, same_keys
+from ..guards.sameness import indistinguishable, same_keys
+from ..guards.set_tables import made_set, recipe, removed, table
 from ..values.constant import is_constant
 from ..values.kinds import HEAP_TYPE, isinstance, namespace_of
-from ..values.sets import removed, table
 
 __all__ = ["REDUCED", "change_set", "forget", "put", "refill", "refill_dict", "remake_set", "set_changes", "slots_of"]
 
@@ -99,7 +99,7 @@ def change_set(target: Any, gone: list[Any], new: list[Any], passing: list[Any])
 
 
 def remake_set(target: Any, items: list[Any], fillers: int, late: list[Any]) -> None:
-    """Make a set anew, as `sameness.recipe` says."""
+    """Make a set anew, as `set_tables.recipe` says."""
     made_set(items, fillers, late, target)
 
 

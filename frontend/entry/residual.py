@@ -30,7 +30,8 @@ from ..errors import Unsupported
 from ..foreign.tensors import given_out, of_class
 from ..gradients.grads import is_unchanged
 from ..guards.emitter import Emitter
-from ..guards.sameness import is_value_type, made_set, recipe, same_keys
+from ..guards.sameness import is_value_type, same_keys
+from ..guards.set_tables import made_set, recipe
 from ..guards.source import Source
 from ..state import Interpreter
 from ..subclasses.wrappers import counted_versions, handed_out
@@ -434,8 +435,7 @@ class Residual:
     def _set(self, value: Any) -> str:
         members, items = [*value], ", ".join(map(self.key, value))  # as generated code would give them
         if all(map(is_constant, value)) and not same_keys(type(value)(members), members):
-            made = recipe(value)
-            if made is not None:
+            if (made := recipe(value)) is not None:
                 head, fillers, late = (part if isinstance(part, int) else self._items(part) for part in made)
                 text = f"{self.emit.constant(made_set, 'made_set')}({head}, {fillers}, {late})"
                 if type(value) is set:

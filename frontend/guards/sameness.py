@@ -10,24 +10,19 @@ import datetime
 import decimal
 import fractions
 import ipaddress
-import itertools
 import math
-import operator
 import pathlib
-import random
 import re
 import types
 import uuid
 import zoneinfo
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..values.kinds import isinstance
-
-__all__ = ["indistinguishable", "is_decided_by_equality", "is_value_type", "made_set", "recipe", "same_keys"]
+__all__ = ["indistinguishable", "is_decided_by_equality", "is_value_type", "same_keys"]
 
 _Same = Callable[[Any, Any], bool]
 
@@ -139,66 +134,3 @@ _VALUES = frozenset(
         *(ipaddress.IPv4Address, ipaddress.IPv6Address, re.Pattern, uuid.UUID, torch.finfo, torch.iinfo),
     ]
 )
-
-
-# ---- the order of a set ----
-
-
-def made_set(
-    items: Sequence[Any], fillers: int = 0, late: Sequence[Any] = (), into: set[Any] | None = None
-) -> set[Any]:
-    """A set of these items: put into a table that is as large as so many more need, in turn; `late` ones are added behind them."""
-    more = range(_FILLER, _FILLER + fillers)
-    made = set() if into is None else into
-    set.clear(made)
-    set.update(made, dict.fromkeys([*items, *more]))  # one table from the start: a set that grows is put in order anew
-    for number in more:
-        set.discard(made, number)
-    for item in late:
-        set.add(made, item)
-    return made
-
-
-def recipe(value: set[Any] | frozenset[Any]) -> tuple[Any, ...] | None:
-    """Arguments for which `made_set` makes a set of the same order, in a table of the same size; None where none are found.
-
-    The order of a set comes from its hashes, the size of its table and its history, which is not known: items that lie where
-    they would not go at once came after those that were in their way.
-    """
-    base: Any = set if isinstance(value, set) else frozenset
-    target, empty = (
-        [*value],
-        base.__sizeof__(base.__new__(type(value))),
-    )  # a class of the program's adds to what a set takes
-    slots = (base.__sizeof__(value) - empty) // 16 or 8  # a table of 8 is part of the object
-    most = slots // 2 - 1 if slots > 8 else 3
-    fillers = max(0, slots // 4 - len(target), 5 - len(target)) if slots > 8 else 0  # 4 items still fit into the 8
-    for order in _orders(target):
-        made = made_set(order[:most], fillers, order[most:])
-        if made.__sizeof__() != set().__sizeof__() + (slots * 16 if slots > 8 else 0):
-            return None
-        if all(map(operator.is_, made, target)):
-            return order[:most], fillers, order[most:]
-    return None
-
-
-def _orders(target: list[Any]) -> Iterator[list[Any]]:
-    """Orders of insertion that may give a set of this order: some items were in the way of others."""
-    if len(target) <= 5:
-        yield from map(list, itertools.permutations(target))
-        return
-    order, chance = target, random.Random(0)
-    for _ in range(200):
-        yield order
-        late = chance.sample(order, chance.choice((1, 1, 2)))
-        moved = {id(item) for item in late}
-        nearer = [item for item in order if id(item) not in moved] + late
-        if _agreement(nearer, target) >= _agreement(order, target):
-            order = nearer
-
-
-def _agreement(order: list[Any], target: list[Any]) -> int:
-    return sum(map(operator.is_, made_set(order), target))
-
-
-_FILLER = 0x5E7 << 40  # no number that a program is likely to use

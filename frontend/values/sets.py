@@ -6,15 +6,14 @@ what that does; else CPython changes and copies the set.
 
 from __future__ import annotations
 
-import ctypes
-import struct
 import types
 from typing import Any
 
 from ..calls.registry import Rows
 from ..errors import GraphBreak, Unsupported
 from ..guards.definitions import lookup
-from ..guards.sameness import made_set, recipe, same_keys
+from ..guards.sameness import same_keys
+from ..guards.set_tables import layout, made_set, recipe, removed, table
 from ..guards.source import Fetch, Item, Source
 from ..state import Interpreter
 from .constant import is_constant
@@ -27,49 +26,12 @@ __all__ = [
     "is_plain_set",
     "key_source",
     "rely_on_table",
-    "removed",
     "shadow_of_set",
     "shadow_of_subclass",
-    "table",
 ]
 
 ROWS = Rows()
 
-_HEAD = object.__basicsize__
-_FORM = struct.Struct(
-    "nnnP"
-)  # used and unused places, items, places - 1, where the places are: each a pointer and a hash
-
-
-def _facts(value: set[Any] | frozenset[Any]) -> tuple[int, int, int, int]:
-    filled, count, most, start = _FORM.unpack(ctypes.string_at(id(value) + _HEAD, _FORM.size))
-    return filled, count, most, start
-
-
-def removed(value: set[Any] | frozenset[Any]) -> int:
-    """How many items have left a trace in a set's table; -1 where this Python keeps sets in another way."""
-    if not _KNOWN:
-        return -1
-    filled, count, _, _ = _facts(value)
-    return filled - count
-
-
-def table(value: set[Any] | frozenset[Any]) -> list[bool] | None:
-    """Which places of a set's table are taken; None where this is not known."""
-    if not _KNOWN:
-        return None
-    _, _, most, start = _facts(value)
-    return [pointer != 0 for pointer in memoryview(ctypes.string_at(start, (most + 1) * 16)).cast("Q").tolist()[::2]]
-
-
-def _is_known() -> bool:
-    value = {0, 1, 2, 3}
-    value.discard(2)
-    filled, count, most, start = _facts(value)
-    return (filled, count, most) == (4, 3, 7) and id(value) < start < id(value) + set.__basicsize__
-
-
-_KNOWN = _is_known()
 # Methods whose result or effect depends on the table, and not on the order alone.
 _METHODS = frozenset(
     [
@@ -98,7 +60,7 @@ def rely_on_table(vm: Interpreter, value: Any) -> None:
         raise GraphBreak(
             "a set of the caller's is added to or copied, whose order depends on items that were removed from it"
         )
-    vm.guards.add("equals", Fetch(removed, entry.source), 0)
+    vm.guards.add("equals", Fetch(layout, entry.source), layout(value))
 
 
 @ROWS.rule(set.pop)
@@ -201,13 +163,7 @@ def shadow_of_set(vm: Interpreter, value: Any, source: Source) -> Any:
     if made is None and (removed(value) or not _is_copied(value)):
         raise Unsupported(f"the set {source.name()} has an order that another set with its items does not get")
     vm.guards.add("equals", Fetch(set.__sizeof__, source), set.__sizeof__(value))  # the order in which it grows
-    copy: set[Any] = set()
-    for item in (
-        value if made is None else (*made[0], *made[2])
-    ):  # as most sets come to be; in this way no trace of others is left
-        copy.add(item)
-    if not same_keys(copy, list(value)) or copy.__sizeof__() != set.__sizeof__(value):
-        copy = set.copy(value) if made is None else made_set(*made)
+    copy = set.copy(value) if made is None else made_set(*made)
     vm.user.track(value, copy, source)
     if removed(value) == removed(copy) == 0 and table(value) == table(copy):
         vm.user.same_tables.add(id(copy))

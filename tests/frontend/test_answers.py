@@ -25,7 +25,7 @@ import torch
 from harness import compiled
 from torch import Tensor, nn
 
-from intarsia.frontend.guards.sameness import made_set, recipe
+from intarsia.frontend.guards.set_tables import made_set, recipe
 
 X = torch.ones(3)
 CASES: list[Any] = []

@@ -23,7 +23,8 @@ from torch import nn
 
 from intarsia.frontend.guards.definitions import can_watch
 from intarsia.frontend.guards.recompile_reason import show
-from intarsia.frontend.guards.sameness import indistinguishable, made_set, recipe
+from intarsia.frontend.guards.sameness import indistinguishable
+from intarsia.frontend.guards.set_tables import layout, made_set, recipe, removed, table
 
 _ZONE = datetime.timezone(datetime.timedelta(hours=1))
 _NOON = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
@@ -192,3 +193,44 @@ def test_what_is_in_a_set_is_not_asked_during_capture():
     for _ in range(2):
         assert fast(torch.ones(1))[1] is True
     assert asked == [1, 1] and log.breaks
+
+
+def test_a_set_is_made_again_at_its_places() -> None:
+    """Nothing was removed from these: another one has its items at the same places, so that both do the same with any other item."""
+    rng, found = random.Random(3), 0
+    for count in (3, 4, 6, 10, 20, 60, 150, 400) * 6:
+        items = [rng.getrandbits(60) for _ in range(count)]
+        made = set(items) if rng.random() < 0.5 else set()
+        for item in items:
+            made.add(item)
+        known = recipe(made)
+        again = None if known is None else made_set(*known)
+        if again is not None and removed(again) == 0:
+            found += 1
+            assert [*again] == [*made] and layout(again) == layout(made) and table(again) == table(made)
+    assert found >= 44
+
+
+def test_a_set_of_hashes_that_collide_is_added_to() -> None:
+    """Three items of which two collide, in each order; then sets of the same order whose items lie elsewhere."""
+
+    class Holder:
+        items: set[int]
+
+    def f(x: torch.Tensor, more: int) -> Any:
+        holder.items.add(more)
+        return x + 1, list(holder.items), holder.items | {more + 8}
+
+    holder = Holder()
+    for first in itertools.permutations((8, 16, 5)):
+        fast, log = compiled(f)
+        for second in (first, *itertools.permutations((8, 16, 5))):
+            want = []
+            for run in (f, fast):
+                holder.items = set()
+                for item in second:
+                    holder.items.add(item)
+                result = run(torch.ones(2), 24)
+                want.append([result[1], list(result[2]), list(holder.items)])
+            assert want[0] == want[1], (first, second)
+        assert not log.breaks
