@@ -7,6 +7,7 @@ whose line is the program's.
 
 from __future__ import annotations
 
+import dis
 import sys
 import types
 from collections import OrderedDict
@@ -190,9 +191,24 @@ def add_entry(vm: Interpreter, error: BaseException, frame: Frame) -> None:
     if source is not None:
         _add_to_caller_s(vm, error, frame, source)
     else:
-        error.__traceback__ = types.TracebackType(error.__traceback__, shown_frame(frame), -1, frame.line)
+        error.__traceback__ = _entry(error.__traceback__, frame)
     if frame.shown is not None:
         frame.shown.line = frame.line
+
+
+def _entry(behind: types.TracebackType | None, frame: Frame) -> types.TracebackType:
+    at, offsets = max(frame.ip - 1, 0), _offsets(frame.code)
+    ordinal = frame.program.origins[min(at, len(frame.program.origins) - 1)][0]
+    return types.TracebackType(behind, shown_frame(frame), offsets[ordinal], frame.line)
+
+
+@per_code
+def _offsets(code: types.CodeType) -> list[int]:
+    """Where each real instruction is at when it raises, as `Program.origins` counts them: a call's group is at the call itself."""
+    found: list[int] = []
+    for ins in reversed([ins for ins in dis.get_instructions(code) if ins.opname not in ("CACHE", "EXTENDED_ARG")]):
+        found.append(found[-1] if ins.opname in ("KW_NAMES", "PRECALL") else ins.offset)
+    return found[::-1]
 
 
 def _add_to_caller_s(vm: Interpreter, error: BaseException, frame: Frame, source: Source) -> None:
@@ -202,7 +218,7 @@ def _add_to_caller_s(vm: Interpreter, error: BaseException, frame: Frame, source
         return
     if not written:
         vm.guards.add("is", Attr(source, "__traceback__"), None)
-    vm.effects.write_attr(error, "__traceback__", types.TracebackType(trace, shown_frame(frame), -1, frame.line))
+    vm.effects.write_attr(error, "__traceback__", _entry(trace, frame))
 
 
 def traceback_of(vm: Interpreter, error: BaseException) -> Any:
@@ -250,7 +266,11 @@ def frame_attr(vm: Interpreter, frame: types.FrameType, name: str) -> Any:
 
 @per_code
 def _code_of(code: types.CodeType) -> types.CodeType:
+    """It is never run; where its instructions stand in the source is asked by what shows tracebacks."""
+    never = bytes([dis.opmap["NOP"], 0]) * (max(len(code.co_code) - len(_FRAME.co_code), 0) // 2)
     return _FRAME.replace(
+        co_code=_FRAME.co_code + never,
+        co_linetable=code.co_linetable,
         co_name=code.co_name,
         co_qualname=code.co_qualname,
         co_filename=code.co_filename,

@@ -273,7 +273,7 @@ def write_instance(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         vm.native(object.__setattr__, obj, name, value)
     elif vm.user.source_of(obj) is not None:
         vm.effects.write_attr(obj, name, value)
-    elif isinstance(obj, BaseException):  # which C code has raised
+    elif isinstance(obj, BaseException) or vm.is_created(type(obj)):  # which C code has made
         vm.native(object.__setattr__, vm.create(obj), name, value)
     elif hasattr(type(obj), "rename") and vm.is_frontend_class(type(obj)):  # a generator
         vm.native(obj.rename, name, value)

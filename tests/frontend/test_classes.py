@@ -377,3 +377,24 @@ def test_a_function_of_autograds_that_outlives_the_graph():
         if broken:
             assert torch.equal(found[1].apply(x), X * 2)
             assert "a function of autograd's" in log.breaks[0].reason
+
+
+def test_flags_that_are_made_inside_remember_what_is_computed_of_them() -> None:
+    def function(x: torch.Tensor) -> object:
+        class Access(enum.Flag):
+            READ = 1
+            WRITE = 2
+            RUN = 4
+
+        read, write, run = Access
+        both = read | write
+        return (
+            x + 1,
+            ~Access.READ is write | run,
+            repr(~both),
+            ~Access(0) is both | run,
+            vars(both)["_inverted_"] is run,
+        )
+
+    fast, log = compiled(function)
+    assert [fast(X)[1:], fast(X)[1:]] == [function(X)[1:]] * 2 and not log.breaks and not log.fallbacks

@@ -142,3 +142,63 @@ def test_frames_of_a_traceback_outlive_the_capture() -> None:
             (found,) = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__))
         assert found.filename == __file__ and found.name == "program"
         assert filled and [*error.__traceback__.tb_frame.f_globals]
+
+
+class Lacking:
+    @property
+    def found(self) -> Any:
+        return self.missing  # type: ignore[attr-defined]
+
+
+def texts_of_tracebacks() -> list[str]:
+    def inner(a: Any, *, b: Any) -> Any:
+        return (a +
+                b["x"])  # fmt: skip
+
+    def steps() -> Any:
+        yield 1
+        yield int("b") + 1
+
+    def after() -> None:
+        try:
+            {}["k"]  # type: ignore[index]
+        finally:
+            said.append("finally")
+
+    said: list[str] = []
+    failing = [
+        lambda: inner(1, b=3),
+        lambda: list(steps()),
+        lambda: Lacking().found,
+        lambda: sorted([1, 2], key=lambda v: v.key),
+        lambda: 1 / 0 + undefined,  # type: ignore[name-defined] # noqa: F821
+        lambda: undefined.some.name,  # type: ignore[name-defined] # noqa: F821
+        lambda: [1 for item in (1,) if item.absent],  # type: ignore[attr-defined]
+        after,
+    ]
+    for function in failing:
+        try:
+            function()
+        except Exception:
+            said.append(traceback.format_exc())
+    try:
+        try:
+            inner(1, b=2)
+        except TypeError as error:
+            raise ValueError("v") from error
+    except ValueError as error:
+        said.append("".join(traceback.format_exception(error)))
+        after = traceback.extract_tb(error.__traceback__)  # type: ignore[assignment]
+        said += [f"{entry.lineno} {entry.colno} {entry.end_lineno} {entry.end_colno} {entry.line}" for entry in after]  # type: ignore[attr-defined]
+    return said
+
+
+def test_texts_of_tracebacks_mark_the_same_columns() -> None:
+    fast, log = compiled(lambda x: (x + 1, texts_of_tracebacks()))
+    got, want = fast(X)[1], texts_of_tracebacks()
+
+    def below(text: str) -> str:  # the first frame is the caller's of another line here
+        return text.partition("in texts_of_tracebacks\n")[2]
+
+    assert [below(text) or text for text in got] == [below(text) or text for text in want]
+    assert any("^^^" in text for text in got) and not log.breaks and not log.fallbacks
