@@ -119,7 +119,7 @@ class InternalError(CaptureError):
 
 
 class Refused(BaseException):  # what handles errors of capture lets it pass
-    """The graph does more than it may: capture starts again without `what` (checks, branches, loops, hits, texts, draws, shells), and breaks at the first of these."""
+    """The graph does more than it may: capture starts again without `what` (checks, branches, loops, hits, texts, draws, shells, functions, leaves, through), and breaks at the first of these."""
 
     def __init__(self, reason: str, what: str = "checks") -> None:
         super().__init__(reason)

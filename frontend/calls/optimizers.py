@@ -16,6 +16,7 @@ from ..state import Interpreter
 from ..torch_private.dynamo import graph_breaks
 from ..torch_private.fake import real_tensors
 from ..torch_private.functions import GROUP_TENSORS
+from ..torch_private.wrapped import is_wrapped
 from ..values.constant import is_constant
 from ..values.kinds import isinstance
 from .registry import Rows, Then
@@ -56,7 +57,8 @@ def _check_parameters(owner: tuple[Any, ...]) -> None:
     """Break in front of what an optimizer does with parameters that capture cannot stand in for, rather than at each of them."""
     for group in getattr(owner[0], "param_groups", ()) if owner else ():
         parameters = group.get("params", ()) if type(group) is dict else ()
-        other = next((p for p in parameters if type(p) not in (Tensor, torch.nn.Parameter)), None)
+        plain = (Tensor, torch.nn.Parameter)
+        other = next((p for p in parameters if type(p) not in plain and not is_wrapped(p)), None)
         if isinstance(other, Tensor):
             raise GraphBreak(f"an optimizer works on parameters of a tensor subclass ({type(other).__name__})")
 

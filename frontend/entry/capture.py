@@ -145,11 +145,15 @@ class _Attempt:
         """Run it; again, up to an earlier place, where a break cannot be split."""
         complete()
         refuse_environment()
+        self.marks = self.marks or Marks()  # a capture that starts again knows what this one learned
         stop: tuple[int, Stop] | None = None
-        for _ in range(_ATTEMPTS):
+        left = _ATTEMPTS
+        while left:
+            left -= 1
             try:
                 return self.run(stop)
             except Refused as refused:
+                left += refused.what == "functions"  # of which there is one more that is known
                 self.refused[refused.what] = refused.reason
                 stop = None
             except CaptureError as error:
@@ -186,6 +190,9 @@ class _Attempt:
             "draws": vm.random.python,
             "shells": vm.foreign.shells,
             "apart": vm.foreign.apart,
+            "functions": vm.overrides.methods,
+            "leaves": vm.overrides.leaves,
+            "through": vm.overrides.through,
         }
         for what, reason in self.refused.items():
             takers[what].refused = reason

@@ -28,7 +28,7 @@ from ..calls.visibility import is_opaque_type
 from ..classes.rebuild import check_globals, escapes, is_signature, made_again
 from ..errors import Unsupported
 from ..foreign.tensors import given_out, of_class
-from ..gradients.grads import is_unchanged
+from ..gradients.grads import assignment, is_unchanged
 from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, same_keys
 from ..guards.set_tables import made_set, recipe
@@ -123,9 +123,8 @@ class Residual:
 
     def _gradient(self, tensor: Tensor, value: Any) -> None:
         """What `.grad` of one of the caller's tensors is behind the graph."""
-        info = self.vm.out.inputs.get(id(tensor))
-        if info is not None and not is_unchanged(self.vm, info, value):
-            self.post.append(f"{self.value(tensor)}.grad = {self.value(value)}")
+        if not is_unchanged(self.vm, tensor, value):
+            self.post.append(assignment(self.vm, self, tensor, value))
             if (at := self._tensors.get(id(value))) is not None:
                 self.gradients.append(at)
 

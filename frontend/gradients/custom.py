@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from math import prod
 from typing import Any
 
 import torch
@@ -19,11 +20,12 @@ from torch.autograd.function import once_differentiable
 
 from ..calls import contexts
 from ..calls.registry import Rows
-from ..errors import GraphBreak, Unsupported, UserRaise
+from ..errors import GraphBreak, Refused, Unsupported, UserRaise
 from ..state import Interpreter
 from ..subclasses import methods
 from ..torch_private.dispatch import storage_key
 from ..torch_private.fake import is_fake
+from ..torch_private.functions import WITHOUT_SUBCLASSES
 from ..torch_private.wrapped import is_wrapped
 from ..values import object as objects
 from ..values.kinds import isinstance, tensors_in
@@ -168,7 +170,8 @@ def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
     if wanted and not vm.out.inside and methods.is_followed(vm):
         return _seen(vm, cls, args, kwargs)
-    if wanted and not vm.out.inside and any(is_wrapped(a) for a in args):
+    known = cls in vm.dynamic.marks.wrapping if isinstance(cls, type) else False
+    if wanted and not vm.out.inside and (known or any(is_wrapped(a) for a in args)):
         return methods.applied(vm, cls, args, kwargs, _seen)
     if vm.out.differentiated or vm.out.inside and torch.is_grad_enabled():  # what it is given does not tell inside vmap
         raise GraphBreak(
@@ -193,15 +196,36 @@ def _seen(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, An
         if context.dirty:
             raise _refuse(cls, "which marks what it is given as dirty")
         outputs = output if type(output) is tuple else (output,)
-        gradients = [methods.gradient_of(o) if isinstance(o, Tensor) else None for o in outputs]
-        if not context.materialize_grads and len(gradients) > _MOST_TOLD:
+        if not context.materialize_grads and len(outputs) > _MOST_TOLD:
             raise _refuse(cls, "which takes None for each of many gradients")
-        each = [(g,) if context.materialize_grads or g is None else (g, None) for g in gradients]
+        each = [_arriving(o, not context.materialize_grads) for o in outputs]
+        if prod(map(len, each)) > _MOST_FOLLOWED:
+            raise _refuse(cls, "which gives many wrapper tensors")
+        function, raised = objects.load_attr(vm, cls, "backward"), None
         for arriving in product(*each):
-            vm.call(objects.load_attr(vm, cls, "backward"), (context, *arriving), {})
+            try:
+                vm.call(function, (context, *arriving), {})
+            except UserRaise as error:  # it may take one kind of gradient only
+                raised = error
+            else:
+                each = []
+        if each and raised is not None:
+            raise raised
     shut = {id(t) for t in context.non_differentiable}
     made = tuple(_grown(t) if isinstance(t, Tensor) and id(t) not in shut else t for t in outputs)
     return made if type(output) is tuple else made[0]
+
+
+def _arriving(output: Any, told: bool) -> list[Any]:
+    """Gradients of an output such as may arrive: of a wrapper tensor one that is made as it is, or a plain one."""
+    if not isinstance(output, Tensor):
+        return [None]
+    found: list[Any] = [methods.gradient_of(output)]
+    if is_wrapped(output):
+        with WITHOUT_SUBCLASSES():
+            facts = output.shape, output.dtype, output.device
+        found.append(torch.zeros(tuple(facts[0]), dtype=facts[1], device=facts[2]))
+    return [*found, None] if told else found
 
 
 def _grown(output: Tensor) -> Tensor:
@@ -215,7 +239,7 @@ def _grown(output: Tensor) -> Tensor:
 class _Grown(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, output: Tensor) -> Tensor:  # type: ignore[override]
-        return output.view_as(output)
+        return output.detach() if is_wrapped(output) else output.view_as(output)  # its class may take no views
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
@@ -260,6 +284,9 @@ def _followed(vm: Interpreter, cls: Any, context: FunctionContext, args: tuple[A
         raise _refuse(cls, "which marks as dirty what is a leaf, a view, an argument of the graph or no output")
     if not context.materialize_grads and len(followed) > _MOST_TOLD:
         raise _refuse(cls, "which takes None for each of many gradients")
+    if any(map(is_wrapped, values)):
+        vm.dynamic.marks.wrapping.add(cls)
+        raise Refused(f"the autograd function {cls.__name__} gives a wrapper tensor", "functions")
     if len(list(tensors_in(outputs))) != len(values) or not followed:
         raise _refuse(cls, "whose outputs have no gradients, or are tensors in containers")
     memory = [storage_key(a) for a in args if isinstance(a, Tensor)]
@@ -304,6 +331,7 @@ def _followed(vm: Interpreter, cls: Any, context: FunctionContext, args: tuple[A
     return results if type(output) is tuple else results[0]
 
 
+_MOST_FOLLOWED = 64  # calls of a backward that is followed
 _MOST_TOLD = 3  # outputs of a function that is told which gradients do not arrive: one graph for each of the cases
 
 

@@ -25,7 +25,7 @@ from ..state import Interpreter
 from ..torch_private.autograd_graph import APPLY_ON_TENSORS, HOOKS_OF_LEAVES, has_leaf_hooks, is_held
 from ..values.kinds import isinstance
 from . import nodes
-from .inside import HOOK
+from .inside import HOOK, WrapperLeaf
 from .state import VisibleState
 
 __all__ = ["ROWS", "Called", "Hook", "of_leaf", "register_hook", "retain_grad"]
@@ -110,6 +110,12 @@ class Called:
 def of_leaf(vm: Interpreter, leaf: Tensor, what: str) -> tuple[list[Hook], list[Any]]:
     """The hooks that a leaf has had before the call: on its gradient, and for when that has been added to `.grad`."""
     info = vm.out.inputs.get(id(leaf))
+    if vm.overrides.is_of_caller(leaf):
+        known = vm.overrides.known[id(leaf)]
+        if has_leaf_hooks(known.real):
+            raise GraphBreak(f"{what}, and a {known.kind.__qualname__} of the caller's has hooks")
+        vm.gradients.leaves[id(leaf)] = WrapperLeaf(known.real, known.source)
+        return [], []
     if info is None:
         return [], []
     if is_held(info.real):

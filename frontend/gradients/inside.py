@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..breaks.breaks import Restart, Suspended, split_point
-from ..errors import GraphBreak, SourceLine, Unsupported
+from ..errors import GraphBreak, Refused, SourceLine, Unsupported
 from ..graph.output import GraphInput
 from ..guards.checks import is_argument
 from ..guards.emitter import Emitter
@@ -21,7 +21,7 @@ from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, is_f
 from ..values.kinds import isinstance
 from .nodes import OUTSIDE, WHOLE, freed, leaf
 
-__all__ = ["HOOK", "HooksOutside", "Inside", "NoHooks", "check_no_leaf", "said", "settle"]
+__all__ = ["HOOK", "HooksOutside", "Inside", "NoHooks", "WrapperLeaf", "check_no_leaf", "said", "settle"]
 
 
 HOOK = "a hook is registered on a tensor"
@@ -46,11 +46,20 @@ class _Call:
 
 
 @dataclass
+class WrapperLeaf:
+    """A wrapper tensor of the caller's that gradients arrive at."""
+
+    real: Tensor
+    source: Source
+    static: bool = False
+
+
+@dataclass
 class Inside:
     """The calls, the leaves among the inputs that gradients arrive at, and the hooks on other tensors."""
 
     calls: list[_Call] = field(default_factory=list)
-    leaves: dict[int, GraphInput] = field(default_factory=dict)  # without hooks
+    leaves: dict[int, GraphInput | WrapperLeaf] = field(default_factory=dict)  # without hooks
     hooked: dict[int, GraphInput] = field(default_factory=dict)  # whose hooks have guards of their own
     hooks: list[Any] = field(default_factory=list)  # that the program has registered, `hooks.Hook`
     outside: bool = False  # whether it is known of the capture that gradients are wanted through its results
@@ -114,7 +123,7 @@ def no_others(tensors: Sequence[Tensor]) -> bool:
 class NoHooks:
     """The guard of leaves whose gradients a graph computes."""
 
-    def __init__(self, inputs: Sequence[GraphInput], check: Callable[[Sequence[Tensor]], bool]) -> None:
+    def __init__(self, inputs: Sequence[GraphInput | WrapperLeaf], check: Callable[[Sequence[Tensor]], bool]) -> None:
         self.check = check
         self.sources: list[Source] = [i.source for i in inputs if not i.static]
         self.held = tuple(i.real for i in inputs if i.static)
@@ -168,12 +177,14 @@ def settle(vm: Interpreter, body: Results) -> list[str]:
     for outer in inside.attached:
         if id(outer.handle) in body.known:
             raise outer.kept
+    if vm.overrides.leaves_inside and not inside.calls:
+        raise Refused("gradients are not taken inside of the graph", "through")
     if not inside.calls:
         return []
     if inside.raised:
         raise Unsupported(f"{inside.calls[-1].what}, raises, and the program goes on")
     if any(isinstance(i.fake, Tensor) and i.node is not None and is_changed(i) for i in vm.out.used):
-        raise _outside(inside)
+        raise _outside(vm)
     lines, at = [], 0
     while at < len(body.outputs):  # a gradient of a leaf that is a result is one, too
         result = body.outputs[at]
@@ -194,7 +205,7 @@ def settle(vm: Interpreter, body: Results) -> list[str]:
         at += 1
     if OUTSIDE in vm.out.meta:
         if not _may_go_on(vm, body.outputs):
-            raise _outside(inside)
+            raise _outside(vm)
         for at, result in enumerate(body.outputs):
             if result.requires_grad and is_freed(result):  # nothing is to go through it
                 body.outputs[at] = vm.out.call_method("detach", (result,), {})
@@ -208,7 +219,7 @@ def _may_go_on(vm: Interpreter, results: Sequence[Tensor]) -> bool:
     led = any(
         isinstance(i.fake, Tensor) and i.required for i in vm.out.used
     )  # else the graph is traced without gradients
-    return led and not (vm.gradients.hooks or leaves or said)
+    return led and not (vm.overrides.leaves_inside or vm.gradients.hooks or leaves or said)
 
 
 def is_changed(info: GraphInput) -> bool:
@@ -220,11 +231,14 @@ def is_changed(info: GraphInput) -> bool:
 def check_no_leaf(vm: Interpreter, tensor: Tensor) -> None:
     """Break where a wrapper tensor is given out that the program lets require gradients: its parts are no leaves."""
     if tensor.requires_grad and tensor.is_leaf and vm.gradients.calls:
-        raise _outside(vm.gradients)
+        raise _outside(vm)
 
 
-def _outside(inside: Inside) -> GraphBreak:
+def _outside(vm: Interpreter) -> GraphBreak:
+    inside: Inside = vm.gradients
     first = inside.calls[0]
+    if vm.overrides.leaves_inside:
+        raise Refused(f"{first.what}, and gradients are wanted through the results of the same graph later", "through")
     error = GraphBreak(f"{first.what}, and gradients are wanted through the results of the same graph later")
     error.frames = first.frames
     if not any(call.frees for call in inside.calls):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..calls import contexts
 from ..calls.registry import Rows
-from ..errors import GraphBreak, UserRaise
+from ..errors import GraphBreak, Refused, UserRaise
 from ..guards import process_state
 from ..state import Interpreter
 from ..torch_private.autograd_graph import leaf_of, nodes_behind
@@ -85,13 +85,27 @@ def _reached(vm: Interpreter, outputs: Sequence[Tensor], stop: Sequence[Tensor],
         leaf = leaf_of(node)
         if node in outside or leaf is not None and not vm.out.is_known(leaf):
             if node not in asked:
+                _take_leaves(vm, what)
                 raise GraphBreak(f"{what}, and goes on through what was computed before this graph")
         elif leaf is not None:
             info = vm.out.inputs.get(id(leaf))
             if info is not None and info.temporary:
+                _take_leaves(vm, what)
                 raise GraphBreak(f"{what}, and reaches a tensor of the caller's that the graph has as its parts")
             leaves.append(leaf)
     return leaves
+
+
+def _take_leaves(vm: Interpreter, what: str) -> None:
+    """Where backward may have come to a leaf that is a wrapper tensor of the caller's, capture starts again: such are then leaves of the graph."""
+    held = [tensor for tensor in vm.overrides.leaves_of_caller() if tensor.requires_grad]
+    if (
+        held
+        and vm.dynamic.marks.gradients
+        and vm.overrides.leaves.refused is None
+        and vm.overrides.through.refused is None
+    ):
+        raise Refused(f"{what}, and comes to a {type(held[0]).__qualname__} of the caller's", "leaves")
 
 
 @ROWS.rule(torch.autograd.grad)
@@ -149,6 +163,8 @@ def _backward(
     wanted = None if inputs is None else _listed(vm, inputs, what)
     leaves = _reached(vm, results, wanted or (), what)
     if wanted is not None:
+        if any(map(vm.overrides.is_of_caller, wanted)):
+            _take_leaves(vm, what)
         if not wanted or not all(t.is_leaf and t.requires_grad for t in wanted):
             raise GraphBreak(f"{what} with inputs that are no leaves")
         leaves = list(dict.fromkeys(wanted))
@@ -203,6 +219,8 @@ def _tensor_backward(
 def _requires_grad(vm: Interpreter, tensor: Tensor, requires_grad: bool = True) -> Tensor:
     if tensor.requires_grad == requires_grad:
         return tensor
+    if vm.overrides.is_of_caller(tensor):
+        raise GraphBreak(f"requires_grad_ of a {type(tensor).__qualname__} of the caller's is called")
     info = vm.out.inputs.get(id(tensor))
     if info is not None and (info.node is None or not info.node.users):
         vm.native(tensor.requires_grad_, requires_grad)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -157,6 +158,9 @@ class Marks:
         self.passes_over = True  # whether sides that warn or raise may be left out: no call has come to one that was
         self.states: list[Any] = []  # of Python's random generators, for each of which alone a graph was made
         self.floats = False  # whether the backend takes symbolic floats
+        self.wrapping: WeakSet[type] = (
+            WeakSet()
+        )  # functions of autograd's that give wrapper tensors: torch runs them as they are
         self.gradients = True  # whether it takes graphs that take gradients themselves
 
     def learn(self, earlier: Sequence[GuardSet], values: Mapping[str, Any]) -> None:

@@ -43,6 +43,7 @@ from .given import alike, copied, deep, facts_of, gradient_of, leaves_in
 __all__ = [
     "Methods",
     "applied",
+    "asked",
     "begun",
     "constructed",
     "copied_data",
@@ -73,6 +74,9 @@ class Methods:
         self.known: dict[Any, list[_Followed]] = {}
         self.met = False  # whether a graph has wrapper tensors of the program's
         self.depth = 0  # how many calls are being followed
+        self.refused: str | None = (
+            None  # why a function of autograd's is not captured as two halves: `Marks.wrapping` says which
+        )
 
     def seen(self, target: Any, given: Sequence[Tensor]) -> AbstractContextManager[Any]:
         """Inside, calls of methods of wrapper classes are followed: of the tensors given, of any in a function (it may run backward)."""
@@ -311,6 +315,13 @@ def of_function(vm: Interpreter, tensor: Tensor, function: Any) -> None:
         what = f"{name} of {kind.__qualname__}, for {function.__self__.__name__},"
         call = partial(_called, vm, kind, name, function, (kind,))
         vm.overrides.methods.follow((kind, name, function.__self__), what, call, ((tensor,), {}))
+
+
+def asked(vm: Interpreter, tensor: Tensor, function: Any, *values: Any) -> Any:
+    """What `__torch_function__` of a wrapper tensor's class makes of a question about it that no node of the graph answers."""
+    kind = type(tensor)
+    method = undisabled(vm.load_attr(kind, "__torch_function__"))
+    return vm.call(method, (function, (kind,), (tensor, *values), {}), {})
 
 
 def _called(vm: Interpreter, kind: type, name: str, function: Any, kinds: tuple[type, ...], given: Any) -> None:

@@ -35,6 +35,14 @@ from .methods import Methods
 
 __all__ = ["Marked", "Overrides"]
 
+
+@dataclass
+class Refusal:
+    """Why a capture does not go one way."""
+
+    refused: str | None = None
+
+
 _NOT_GIVEN: Any = object()
 
 
@@ -120,6 +128,13 @@ class Overrides:
         ] = {}  # of wrapper tensors of the caller's: version, history, whether gradients are wanted
         self.given_roots: list[Tensor] = []  # wrapper tensors that are results, of views what they are views of
         self.methods = Methods(vm)
+        self.leaves, self.through = (
+            Refusal(),
+            Refusal(),
+        )  # why backward leads to leaves in the graph, and why it does not
+        self.leaves_inside: list[
+            Tensor
+        ] = []  # wrapper tensors of the caller's that require gradients in the graph alone
         self.modes: list[Any] = []  # the program's, outermost first
         self.off = 0  # 1: classes are not asked; 2: modes are not, either
         self.active = False  # whether anything may be asked at all

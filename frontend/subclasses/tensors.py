@@ -13,9 +13,11 @@ from ..calls.registry import Rows
 from ..classes.instances import is_subclass
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..foreign import shells
+from ..gradients.grads import read_grad, write_grad
 from ..guards.definitions import MISSING, lookup
 from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter
+from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.dispatch import CORRECT_ALIASING
 from ..torch_private.fake import real_tensors
 from ..torch_private.foreign.data import is_alone, is_plain_data
@@ -127,7 +129,19 @@ def load(vm: Interpreter, tensor: Tensor, name: str) -> Any:
         found, value = _held(vm, tensor, known, name)
         if found:
             return value
-    if known is not None and known.source is not None and name in _REFUSED:
+    if name == "grad" and known is not None and vm.overrides.is_of_caller(tensor):
+        if methods.has_function(kind) and vm.overrides.off < 1:
+            return methods.asked(vm, tensor, raw.__get__)
+        found, value = vm.effects.attr(tensor, name)
+        return value if found else read_grad(vm, tensor)
+    real = known.real if known is not None and vm.overrides.is_of_caller(tensor) else None
+    if real is not None and is_leaf(real) and name in ("grad_fn", "is_leaf"):
+        methods.of_function(vm, tensor, raw.__get__)
+        return (
+            True if name == "is_leaf" else None
+        )  # the layout's guard asks for a leaf; writes that are recorded are refused
+    said = name == "requires_grad_" and vm.overrides.is_of_caller(tensor)  # mostly what it is already
+    if known is not None and known.source is not None and name in _REFUSED and not said:
         raise GraphBreak(f"{name} of a {kind.__qualname__} of the caller's is read")
     if isinstance(raw, types.GetSetDescriptorType) and name not in ("__dict__", "__weakref__"):
         if known is not None and known.wrapper:
@@ -214,6 +228,11 @@ def store(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> Any:
     plain = (own is None or _is_method(kind, own, name)) and not _of_program(kind, "__setattr__")
     if is_wrapped(tensor) and plain and methods.is_fresh(vm, tensor):
         object.__getattribute__(tensor, "__dict__")[name] = vm.materialize(value)
+        return None
+    if is_wrapped(tensor) and name == "grad" and vm.overrides.is_of_caller(tensor):
+        if methods.has_function(kind) and vm.overrides.off < 1:
+            return methods.asked(vm, tensor, lookup(kind, name)[0].__set__, value)
+        write_grad(vm, tensor, vm.materialize(value))
         return None
     if is_wrapped(tensor):
         raise GraphBreak(f"{name} of a {type(tensor).__qualname__} is assigned")

@@ -17,6 +17,7 @@ from ..distributed import tensors
 from ..distributed.tensors import set_grad
 from ..errors import GraphBreak, Unsupported
 from ..gradients.inside import check_no_leaf
+from ..gradients.nodes import set_requires_grad
 from ..guards.emitter import Emitter
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter
@@ -63,10 +64,17 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
         methods.put_together(vm, layout, dict(zip(layout.names, map(_like, parts), strict=True)))
     with real_tensors():
         _put_together(whole, parts, name)
-    if not layout.requires_grad:
+    inside = layout.leaf and vm.overrides.leaves.refused is not None and vm.overrides.through.refused is None
+    if not layout.requires_grad or inside:
+        whole.joined = False
         fakes = [_part(vm, p, Attr(source, n), check, layout.jagged) for p, n in zip(parts, layout.names, strict=True)]
         made: Tensor = vm.out.call_function(whole, tuple(fakes), {})
         known = dict(zip(layout.names, fakes, strict=True))
+        if layout.requires_grad:
+            lifted = vm.out.lift((made, True))
+            vm.native(set_requires_grad, made, True)
+            vm.out.record(set_requires_grad, (lifted, {}), made, True)
+            vm.overrides.leaves_inside.append(made)
     else:
         taken = Fetch(TakenOfCaller(whole), source)
         with real_tensors():

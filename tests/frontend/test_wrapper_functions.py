@@ -184,3 +184,96 @@ def test_as_a_layer():
         one.sum().backward(), two.sum().backward()
         torch.testing.assert_close(layer.weight.grad, other.weight.grad)
         torch.testing.assert_close(layer.bias.grad, other.bias.grad)
+
+
+class Quantized(torch.autograd.Function):
+    """A plain tensor to integers, whose gradient is what arrives, made plain."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return Int8.of(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.dequantize() if isinstance(grad, Int8) else grad
+
+
+class Plain(torch.autograd.Function):
+    """And back; the gradient is a plain tensor."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.dequantize()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+class Strict(Quantized):
+    """Takes plain gradients alone."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        if isinstance(grad, Int8):
+            raise TypeError("not this one")
+        return grad
+
+
+class Counted(Quantized):
+    """Changes a list of the program's where the gradient is plain."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        if not isinstance(grad, Int8):
+            SEEN.append(1)
+        return grad
+
+
+def round_trip(x, w, b):
+    return Plain.apply(Quantized.apply(x.sin())).cos()
+
+
+def of_a_strict_one(x, w, b):
+    return Plain.apply(Strict.apply(x)).cos() + Plain.apply(Quantized.apply(x * 2))
+
+
+def of_a_counted_one(x, w, b):
+    return Plain.apply(Counted.apply(x)).cos()
+
+
+def linear_of_it(x, w, b):
+    return functional.linear(Plain.apply(Quantized.apply(x)), w, b)
+
+
+@pytest.mark.parametrize("program", [round_trip, of_a_strict_one, of_a_counted_one, linear_of_it])
+def test_functions_that_give_wrapper_tensors(program):
+    """Gradients of another class than the output are what backward is given in eager, and in the graph."""
+    fast, log = compiled(program)
+    counted = program is of_a_counted_one
+    for seed in range(3):
+        found, wanted = (outcome(f, given(seed)) for f in (fast, program))
+        for one, other in zip(found[:-1], wanted[:-1], strict=True):
+            assert type(one) is type(other)
+            torch.testing.assert_close(one, other)
+        assert wanted[-1] - found[-1] == counted
+    assert counted or len(log.captures) == 1 and not log.fallbacks
+    assert bool(log.breaks or log.fallbacks) == counted, log.breaks
+
+
+def test_many_functions_that_give_wrapper_tensors():
+    """Capture starts again for each of them, as often as there are such."""
+    kinds = [type(f"Own{k}", (Quantized,), {}) for k in range(9)]
+
+    def program(x):
+        for kind in kinds:
+            x = Plain.apply(kind.apply(x)) * 1.5
+        return x
+
+    fast, log = compiled(program)
+    for seed in range(2):
+        one, other = (t(3, 4, seed=seed).requires_grad_() for _ in range(2))
+        torch.testing.assert_close(fast(one), program(other))
+        fast(one).sum().backward(), program(other).sum().backward()
+        torch.testing.assert_close(one.grad, other.grad)
+    assert not log.breaks and not log.fallbacks
