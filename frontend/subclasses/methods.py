@@ -29,6 +29,7 @@ from ..gradients.state import Reach, VisibleState
 from ..graph.output import OutputGraph
 from ..guards.definitions import lookup
 from ..state import Interpreter
+from ..torch_private.batches import outside_transforms
 from ..torch_private.dispatch import ASKED, CORRECT_ALIASING, CaptureMode
 from ..torch_private.dynamo import undisabled
 from ..torch_private.fake import FakeTensor, is_fake
@@ -72,6 +73,7 @@ class Methods:
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
         self.known: dict[Any, list[_Followed]] = {}
+        self.asks = False  # whether one of them has a class with `__torch_function__`
         self.met = False  # whether a graph has wrapper tensors of the program's
         self.depth = 0  # how many calls are being followed
         self.refused: str | None = (
@@ -292,7 +294,7 @@ class _Seen:
         vm, given = self.methods.vm, (tuple(args), kwargs)
         asked = dict.fromkeys(type(t) for t in tensors_in(given) if _is_of_program(t))
         raises = [
-            self.methods.follow(
+            self._follow(
                 (kind, name, function),
                 f"{name} of {kind.__qualname__}, for {getattr(function, '__name__', function)},",
                 partial(_called, vm, kind, name, function, tuple(kinds)),
@@ -306,6 +308,10 @@ class _Seen:
         if any(raises):
             raise GraphBreak(f"{name} of {next(iter(asked)).__qualname__} raises when it is followed")
         return result
+
+    def _follow(self, *call: Any) -> bool:
+        with outside_transforms():
+            return self.methods.follow(*call)
 
 
 def of_function(vm: Interpreter, tensor: Tensor, function: Any) -> None:
@@ -399,7 +405,7 @@ def applied(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, 
         raise GraphBreak(f"{what} is given wrapper tensors, and defined inside the captured code")
     args, kwargs = tuple(map(vm.materialize, args)), {k: vm.materialize(v) for k, v in kwargs.items()}
     vm.definitions.note(cls)
-    vm.overrides.meet()
+    vm.overrides.meet(Tensor)
     if vm.overrides.methods.follow((cls, "apply"), what, lambda given: seen(vm, cls, *given), (args, kwargs)):
         raise GraphBreak(f"{what} raises when it is followed")
     return vm.out.call_function(Applied(cls), args, kwargs)

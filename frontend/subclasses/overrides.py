@@ -31,7 +31,7 @@ from ..torch_private.functions import NO_FUNCTION, WITHOUT_SUBCLASSES
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import SYMBOLIC, c_name, isinstance, tensors_in
 from .dispatch_modes import run_below
-from .methods import Methods
+from .methods import Methods, has_function
 
 __all__ = ["Marked", "Overrides"]
 
@@ -156,9 +156,10 @@ class Overrides:
         self.parts[id(tensor)] = parts
         self.begun[id(tensor)] = tensor._version, tensor.grad_fn, tensor.requires_grad
 
-    def meet(self) -> None:
-        """Note that the graph has wrapper tensors of the program's, whose methods torch itself calls."""
+    def meet(self, kind: type) -> None:
+        """Note that the graph has wrapper tensors of a class of the program's, whose methods torch itself calls."""
         self.methods.met = True
+        self.methods.asks = self.methods.asks or has_function(kind)
         self._update()
 
     def written(self) -> list[Marked]:
@@ -309,13 +310,15 @@ class Overrides:
             raise Unsupported(f"{name} makes a tensor, and does not ask __torch_function__")
         return NotImplemented
 
-    def check_alone(self, what: str, asks: bool = False) -> None:
+    def check_alone(self, what: str, asks: bool = False, wrappers: bool = False) -> None:
         """Break where something else than torch's plain operators is called in what torch runs in a way of its own.
 
         `asks`: it asks for facts of its tensors alone, which torch's own modes (that for masks of `flex_attention`) leave as they are.
+        `wrappers`: torch itself calls the methods of wrapper tensors in it, each operator of which is followed.
         """
         seen_by = [m for m in self.modes if not (asks and type(m).__module__.partition(".")[0] == "torch")]
-        if seen_by or self.parts or any(not known.wrapper for known in self.known.values()):
+        held = self.methods.asks if wrappers else bool(self.parts)
+        if seen_by or held or any(not known.wrapper for known in self.known.values()):
             seen = "a torch function mode, or dispatch mode," if seen_by else "tensors of a class of the program's"
             raise GraphBreak(f"{what} meets {seen}")
 

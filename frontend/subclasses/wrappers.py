@@ -59,7 +59,7 @@ def taken_in(vm: Interpreter, value: Any, source: Source, check: Callable[[Tenso
     for alone in layout.alone():
         vm.user.wrap(alone, Const(alone, f"an object of {name}"))
     if not layout.jagged:
-        vm.overrides.meet()
+        vm.overrides.meet(kind)
     if not layout.jagged and layout.declared:
         methods.put_together(vm, layout, dict(zip(layout.names, map(_like, parts), strict=True)))
     with real_tensors():
@@ -238,7 +238,7 @@ def part(vm: Interpreter, value: Tensor, name: str) -> Tensor:
 def built(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """`cls(...)` of a wrapper class: its methods run at capture and in the traces of the graph."""
     vm.definitions.note(cls)
-    vm.overrides.meet()
+    vm.overrides.meet(cls)
     if methods.is_followed(vm):
         return methods.made(vm, cls, args, kwargs)  # type: ignore[no-any-return]
     args, kwargs = tuple(map(vm.materialize, args)), {k: vm.materialize(v) for k, v in kwargs.items()}

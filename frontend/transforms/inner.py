@@ -8,6 +8,7 @@ operator that comes out below the transform is recorded in the graph around the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from ..torch_private.dispatch import ASKED, CaptureMode
 from ..torch_private.fake import is_fake
 from ..torch_private.functions import SET_GRAD_MODE
 from ..torch_private.graphs import write_code
+from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance
 
 __all__ = ["Below", "Inside", "is_tracked"]
@@ -148,12 +150,19 @@ class Below(CaptureMode):
         self.zeros |= func is torch.ops.aten._efficientzerotensor.default
         self._note_mode(torch.is_grad_enabled())
         lifted = self.out.lift(args), self.out.lift(kwargs)
-        result = func(*args, **kwargs)
+        with self._seen(func, args, kwargs):
+            result = func(*args, **kwargs)
         if torch.Tag.inplace_view in func.tags:  # squeeze_ and its like: another view under the same name
             packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").removesuffix("_"))
             return self.out.rename(getattr(packet, func._overloadname), lifted, result)
         # Below autograd no version tells of a write: the schema does.
         return self.out.record(func, lifted, result, func._schema.is_mutable)
+
+    def _seen(self, func: Any, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+        """Inside, what methods of wrapper tensors do is followed."""
+        given = [t for t in pytree.tree_leaves((args, kwargs)) if is_wrapped(t)]
+        overrides = self.out.overrides
+        return nullcontext() if overrides is None or not given else overrides.methods.seen(func, given)
 
     def _is_of_constants(self, func: Any, args: Any, kwargs: Any) -> bool:
         """Whether the transform computes with numbers of its own: up to torch 2.11 jacobians count their columns in a tensor.

@@ -111,7 +111,7 @@ def _recorded(vm: Interpreter, run: Callable[[Below], Any], asks: bool = False) 
         return result
 
     out = vm.out
-    vm.overrides.check_alone("a transform of torch.func", asks)
+    vm.overrides.check_alone("a transform of torch.func", asks, wrappers=True)
     before = set(out.graph.nodes)
     return vm.native(transformed)
 
