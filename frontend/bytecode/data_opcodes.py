@@ -204,14 +204,23 @@ def DELETE_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
 
 
 def LOAD_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
-    if type(frame.stack[-1]) is not Append:
-        frame.stack[-1] = _loaded(vm, frame, objects.load_attr, frame.stack[-1], name)
+    obj = frame.stack[-1]
+    if type(obj) is not Append:
+        try:
+            frame.stack[-1] = _loaded(vm, frame, objects.load_attr, obj, name)
+        except UserRaise as raised:
+            exceptions.note_missing(vm, raised.value, obj, name)
+            raise
 
 
 def LOAD_METHOD(vm: Interpreter, frame: Frame, name: str) -> None:
-    found = frame.stack[-1]
-    if type(found) is not Append:
-        found = objects.load_attr(vm, found, name)
+    found = obj = frame.stack[-1]
+    if type(obj) is not Append:
+        try:
+            found = objects.load_attr(vm, obj, name)
+        except UserRaise as raised:
+            exceptions.note_missing(vm, raised.value, obj, name)
+            raise
     frame.stack[-1:] = (NULL, found) if METHOD_SLOT_FIRST else (found, NULL)
 
 

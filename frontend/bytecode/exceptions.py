@@ -40,9 +40,11 @@ __all__ = [
     "matched",
     "name_error",
     "note",
+    "note_missing",
     "set_context",
     "shown_frame",
     "signature_text",
+    "standing_for",
     "traceback_of",
     "unbound_local",
 ]
@@ -92,6 +94,20 @@ def name_error(name: str, free: bool = False) -> UserRaise:
 def _named(error: Any, name: str | None) -> Any:
     error.name = name
     return error
+
+
+def note_missing(vm: Interpreter, error: BaseException, obj: Any, name: str) -> None:
+    """Note on an AttributeError that a look-up ends in what was looked for, as CPython does where it says neither."""
+    if not isinstance(error, AttributeError) or error.name is not None or error.obj is not None:
+        return
+    own = (field for cls in type(error).__mro__ if cls.__flags__ & HEAP_TYPE for field in vars(cls))
+    if vm.user.source_of(error) is None and not {"__setattr__", "name", "obj"}.intersection(own):
+        error.name = name
+        if not vm.is_frontend_class(vm.type_of(obj)):  # a `super()` is none that the program may have
+            error.obj = obj
+    else:
+        vm.call(setattr, (error, "name", name), {})
+        vm.call(setattr, (error, "obj", obj), {})
 
 
 def signature_text(function: Any) -> str:
@@ -252,10 +268,16 @@ def shown_frame(frame: Frame) -> types.FrameType:
     return made
 
 
+def standing_for(frame: types.FrameType) -> Shown | None:
+    """What is known of the interpreted frame that one of CPython's stands for; None of any other."""
+    shown = frame.f_globals.get(_SHOWN)
+    return shown if type(shown) is Shown else None
+
+
 def frame_attr(vm: Interpreter, frame: types.FrameType, name: str) -> Any:
     """An attribute of a frame that stands for an interpreted one; NotImplemented of any other."""
-    shown = frame.f_globals.get(_SHOWN)
-    if type(shown) is not Shown:
+    shown = standing_for(frame)
+    if shown is None:
         return NotImplemented
     if name == "f_lineno":
         return next((f.line for f in vm.frames if f.shown is shown), shown.line)

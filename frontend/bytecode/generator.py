@@ -11,7 +11,7 @@ from ..errors import CaptureError, UserRaise
 from ..state import Interpreter
 from ..values.kinds import isinstance
 from . import closing
-from .exceptions import note, shown_frame
+from .exceptions import add_entry, note, shown_frame
 from .frame import Frame
 from .version import CLOSE_RETURNS, THROW_WARNS
 
@@ -183,6 +183,7 @@ class InterpretedGenerator:
             return False, None
         if not self.started:
             if error is not None:
+                add_entry(self.vm, error, self.frame)
                 self._finish()
                 raise UserRaise(error)
             if value is not None:

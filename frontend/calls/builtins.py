@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..branches.truths import truth_of
-from ..bytecode.exceptions import first_context, traceback_of
+from ..bytecode.exceptions import first_context, note_missing, traceback_of
 from ..bytecode.generator import InterpretedGenerator
 from ..classes.instances import is_instance, is_subclass
 from ..classes.making import call_metaclass
@@ -252,6 +252,7 @@ def _getattr(vm: Interpreter, obj: Any, name: str, default: Any = objects.MISSIN
     except UserRaise as raised:
         if default is not objects.MISSING and isinstance(raised.value, AttributeError):
             return default
+        note_missing(vm, raised.value, obj, name)
         raise
 
 

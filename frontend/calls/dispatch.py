@@ -25,7 +25,7 @@ from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Item
-from ..modes import locks, python_random, randomness
+from ..modes import locks, python_random, randomness, uncaught
 from ..operators import istft
 from ..regions import branches, flex, loops
 from ..state import Interpreter
@@ -584,14 +584,8 @@ _BY_KIND: dict[type, Any] = {
 fill(
     *(
         *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, order.ROWS),
-        pickles.ROWS,
-        weak.ROWS,
-        collected.ROWS,
-        descriptors.ROWS,
-        torch_rules.ROWS,
-        transforms.ROWS,
-        messages.ROWS,
-        warned.ROWS,
+        *(pickles.ROWS, weak.ROWS, collected.ROWS, descriptors.ROWS, torch_rules.ROWS, transforms.ROWS, uncaught.ROWS),
+        *(messages.ROWS, warned.ROWS),
     ),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
     *(hooks.ROWS, coroutine.ROWS, subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS),
