@@ -158,8 +158,10 @@ def PREP_RERAISE_STAR(vm: Interpreter, frame: Frame, _: Any) -> None:
     frame.push(exceptions.left_over(vm, whole, raised))
 
 
-def RERAISE(vm: Interpreter, frame: Frame, _: Any) -> None:
-    raise UserRaise(frame.pop(), again=True)
+def RERAISE(vm: Interpreter, frame: Frame, depth: int) -> None:
+    error = frame.pop()
+    frame.again = getattr(frame.stack[-depth], "index", None) if depth else None
+    raise UserRaise(error, again=True)
 
 
 def CLEANUP_THROW(vm: Interpreter, frame: Frame, _: Any) -> None:

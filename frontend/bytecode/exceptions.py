@@ -213,9 +213,8 @@ def add_entry(vm: Interpreter, error: BaseException, frame: Frame) -> None:
 
 
 def _entry(behind: types.TracebackType | None, frame: Frame) -> types.TracebackType:
-    at, offsets = max(frame.ip - 1, 0), _offsets(frame.code)
-    ordinal = frame.program.origins[min(at, len(frame.program.origins) - 1)][0]
-    return types.TracebackType(behind, shown_frame(frame), offsets[ordinal], frame.line)
+    ordinal = frame.program.origins[frame.index][0]
+    return types.TracebackType(behind, shown_frame(frame), _offsets(frame.code)[ordinal], frame.line)
 
 
 @per_code

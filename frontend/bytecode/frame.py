@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from .instruction import disassemble
+from .instruction import disassemble, line_of
 
 __all__ = ["NULL", "Frame", "Lasti", "Saved", "Whence", "kinds_of"]
 
@@ -33,7 +33,10 @@ class Saved:
 class Lasti:
     """The stack slot in which CPython keeps where a frame was when an exception was raised."""
 
-    __slots__ = ()
+    __slots__ = ("index",)
+
+    def __init__(self, index: int | None = None) -> None:
+        self.index = index
 
 
 class Frame:
@@ -45,6 +48,7 @@ class Frame:
 
     __slots__ = (
         *(
+            "again",
             "before",
             "begun",
             "code",
@@ -80,12 +84,13 @@ class Frame:
         self.before: list[Any] = []
         self.begun = 0
         self.direct = False
+        self.again: int | None = None  # where an exception that is raised again was raised, if that is known
         self.shown: Any = None  # what the program sees of the frame, once it has looked
 
     def left(self) -> None:
         """It is not run any more, or not for now."""
-        if self.shown is not None and self.program.instructions[max(self.ip - 1, 0)].op != "RERAISE":
-            self.shown.line = self.line  # else it is at the line that has raised
+        if self.shown is not None and (at := self.seen_at) is not None:  # else it is at the line that has raised
+            self.shown.line = line_of(self.code, at)
 
     def push(self, value: Any) -> None:
         """Push one value."""
@@ -104,9 +109,20 @@ class Frame:
         return values
 
     @property
+    def index(self) -> int:
+        """Which instruction is the current one."""
+        return min(max(self.ip - 1, 0), len(self.program.instructions) - 1)
+
+    @property
+    def seen_at(self) -> int | None:
+        """The instruction at which who looks at the frame sees it: where an exception was raised that is raised again, if that is known."""
+        current = self.program.instructions[self.index]
+        return self.again if current.op == "RERAISE" and current.arg else self.index
+
+    @property
     def line(self) -> int:
         """The source line of the current instruction."""
-        return self.program.instructions[min(max(self.ip - 1, 0), len(self.program.instructions) - 1)].line
+        return self.program.instructions[self.index].line
 
 
 def module_stack(frames: Sequence[Frame], source_of: Callable[[Any], Any]) -> dict[str, tuple[str, ...]]:

@@ -176,6 +176,14 @@ def disassemble(code: CodeType) -> Program:
     return Program(tuple(out), tuple(e for e in table if e.start < e.end), tuple(origins))
 
 
+@per_code
+def line_of(code: CodeType, index: int) -> int | None:
+    """The line of an instruction in normal form; those that the compiler has added have none."""
+    raw = [ins for ins in dis.get_instructions(code) if ins.opname not in ("CACHE", "EXTENDED_ARG")]
+    where = raw[disassemble(code).origins[index][0]].positions
+    return None if where is None else where.lineno
+
+
 _FAST = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST"})
 
 

@@ -262,7 +262,7 @@ class SymbolicInterpreter:
             closing.check_dropped(self, dropped)
         del frame.stack[entry.depth :]
         if entry.push_lasti:
-            frame.push(Lasti())
+            frame.push(Lasti(frame.seen_at))
         frame.push(raised.value)
         frame.ip = entry.target
 

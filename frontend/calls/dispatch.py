@@ -360,7 +360,8 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if row.writes:
         check_text(vm, [*args, *kwargs.values()])
     if row.maps:
-        args = tuple(as_mapping(vm, a, row.target) for a in args)
+        own = args[: type(function) in C_DESCRIPTORS and vm.is_created(args[0])]  # whose method it is
+        args = (*own, *(as_mapping(vm, a, row.target) for a in args[len(own) :]))
     if row.iterates:
         own = args[: type(function) in C_DESCRIPTORS and objects.find_method(type(args[0]), "__iter__") is not None]
         args, given = (*own, *(rules.iterable(vm, a) for a in args[len(own) :])), args[len(own) :]

@@ -214,7 +214,9 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     check_operands(vm, (left, right), f"`{symbol}`")
     if objects.lookup(type(left), "__eq__")[1] is object:
         is_same(vm, left, right)
-    return vm.native_recorded(function, vm.materialize(left), vm.materialize(right))
+    # A comparison takes nothing from an iterator.
+    left, right = (v if vm.user.is_iterator(v) else vm.materialize(v) for v in (left, right))
+    return vm.native_recorded(function, left, right)
 
 
 def _compare_sequences(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import importlib
 import itertools
@@ -247,3 +248,61 @@ def test_conversions_check_what_a_method_gives():
         warnings.simplefilter("ignore")
         for x in (torch.ones(1), torch.zeros(1)):
             assert same(fast(x), conversions(x))
+
+
+class Counted:
+    """A mixin in front of a dict of C's."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size  # more than the dict holds
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key) + 1  # type: ignore[misc]
+
+
+class CountedPairs(Counted, collections.OrderedDict):  # type: ignore[type-arg]
+    """Whose constructor is C's, called with an object that has its own `__getitem__`."""
+
+
+class CountedDefaults(Counted, collections.defaultdict):  # type: ignore[type-arg]
+    """The same of another class."""
+
+
+@pytest.mark.parametrize("kind", [CountedPairs, CountedDefaults])
+def test_a_dict_with_its_own_getitem_is_made(kind: Any) -> None:
+    def program(x: torch.Tensor) -> Any:
+        made = kind(3)
+        made["a"] = 1
+        made.update([("b", 2)])
+        return x + 1, made["a"], list(made), made.size, dict.__init__(made, c=5), dict(made)
+
+    fast, log = compiled(program)
+    x = torch.ones(2)
+    for _ in range(2):
+        assert str(fast(x)) == str(program(x))
+    assert not log.breaks and not log.fallbacks
+
+
+def test_iterators_of_the_caller_s_are_compared() -> None:
+    """A comparison takes nothing from them."""
+
+    class Holder:
+        def __init__(self) -> None:
+            self.steps, self.pairs, self.items = (i for i in range(3)), zip([1], [2], strict=True), {1, 2}
+
+    def program(x: torch.Tensor, h: Any) -> Any:
+        found: list[Any] = [h.steps == h.items, h.items != h.steps, h.steps == h.steps, h.pairs == h.steps]
+        try:
+            found.append(h.items < h.steps)
+        except TypeError as error:
+            found.append(str(error))
+        return x + 1, found, h.pairs != 3
+
+    fast, log = compiled(program)
+    x = torch.ones(2)
+    for _ in range(2):
+        holder = Holder()
+        assert str(fast(x, holder)) == str(program(x, Holder()))
+        assert list(holder.steps) == [0, 1, 2] and list(holder.pairs) == [(1, 2)]
+    assert not log.breaks and not log.fallbacks
