@@ -7,7 +7,7 @@ the sides of one `torch.cond`, where no gradients are wanted and nothing draws r
 from __future__ import annotations
 
 import types
-from collections import Counter
+from collections import Counter as Counts
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +23,7 @@ from ..errors import GraphBreak, Refused
 from ..gradients.state import VisibleState
 from ..regions.branches import Conditional, branch
 from ..regions.hits import Hits, Places
+from ..regions.lists import Growing, Lists
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import data_dependent_errors
@@ -33,7 +34,7 @@ from .checks import CHECK
 from .conditions import combined
 from .flow import alike, always_raises, join_of
 from .loop_shape import Shape
-from .loop_state import Leaving
+from .loop_state import Counter, Leaving, Surroundings
 from .loops import Loops
 from .selects import Choices, gate, pieces_of, taken, unequal, why_not, with_nodes
 from .sides import LEAVES, STAYS, SUSPENDS, Plan, Prevented, Way, number_kind, run_side
@@ -53,7 +54,8 @@ class Branches:
         self.choices = Choices()
         self.loops = Loops()
         self.hits = Hits()
-        self.presumptions: Counter[tuple[types.CodeType, int]] = Counter()
+        self.lists = Lists()
+        self.presumptions: Counts[tuple[types.CodeType, int]] = Counts()
         self.passed_over = False  # whether a side that warns or raises is left out, with a check
         self.depth = 0
 
@@ -95,14 +97,24 @@ class Branches:
         try:
             shape = self.loops.shape(vm, frame)
             more = None if shape is None else tensor_of_truth(vm, counter.position < counter.length)
+            if shape is not None and vm.side is None and not isinstance(more, Tensor):  # a list that had items already
+                if bool(more):
+                    frame.stack[-1:] = counter.at(counter.position + 1), counter.item(vm)
+                else:
+                    frame.ip = frame.program.instructions[frame.ip - 1].arg
+                    frame.pop()
+                return None
             if not isinstance(more, Tensor) or shape is None:
                 raise Prevented("")
             return self._loop(vm, frame, shape, more)
         except (Prevented, GraphBreak) as error:
             raise Refused(error.reason, "loops") from None
 
-    def places(self, vm: Interpreter, frame: Frame, value: Any) -> Places | None:
-        """What stands for an iterator over the places that `nonzero` found; None of anything else."""
+    def places(self, vm: Interpreter, frame: Frame, value: Any) -> Any:
+        """What stands for an iterator over the places that `nonzero` found, or a list whose length values decide; None of anything else."""
+        rows = self.lists.iterated(vm, value) if frame.program.instructions[frame.ip].op == "FOR_ITER" else None
+        if rows is not None:
+            return Counter(0, 1, rows.shape[0], 0, rows)
         return self.hits.over(vm, frame, value) if self.refused is None and isinstance(value, Tensor) else None
 
     def each(self, vm: Interpreter, frame: Frame) -> bool:
@@ -174,7 +186,9 @@ class Branches:
 
     def finish(self, vm: Interpreter, results: list[Tensor]) -> None:
         """Raises Refused where what was chosen can be told from what eager gives."""
-        reason = self.choices.refusal(vm, results)
+        reason = self.choices.refusal(vm, [*results, *self.lists.given])
+        if reason is not None and self.lists.known:
+            raise Refused(reason, "lists")
         if reason is not None:
             raise Refused(reason, "branches")
 
@@ -249,8 +263,25 @@ class Branches:
         if self.depth >= _DEEPEST or not vm.out.is_known(predicate):
             raise Prevented("")
         self.depth += 1
+        self.lists.watch(vm)
         try:
             return self._both(vm, frame, predicate, ways, joins)
+        except Prevented as prevented:
+            if vm.side is not None or not self.lists.wanted:
+                raise
+            growing = Growing(vm, frame, Surroundings(vm, frame), predicate.device, 1)
+            try:
+                growing.take(())
+            except Prevented:
+                growing.give_back()
+                raise prevented from None
+            try:
+                return self._both(vm, frame, predicate, ways, joins)
+            except Prevented:
+                growing.give_back()
+                raise
+            finally:
+                growing.end()
         finally:
             self.depth -= 1
 

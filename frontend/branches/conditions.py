@@ -118,4 +118,4 @@ def _leaves_only(frame: Frame, end: Ended) -> bool:
     """Whether a part leaves the frame as it was, but for one value more."""
     values = all(a is b for a, b in zip(frame.stack, end.stack, strict=False))
     names = frame.fast.keys() == end.fast.keys() and all(end.fast[name] is value for name, value in frame.fast.items())
-    return values and names and len(end.stack) == len(frame.stack) + 1
+    return values and names and len(end.stack) == len(frame.stack) + 1 and not end.grown

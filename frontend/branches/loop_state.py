@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import types
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..gradients.state import Reach, VisibleState
 from ..graph.aside import storage_of
 from ..graph.output import MUTATES
 from ..guards.sameness import indistinguishable
-from ..regions.capture import is_tracked, result_like
+from ..regions.capture import is_tracked, result_like, same
 from ..regions.rounds import tracked_like
 from ..state import Interpreter
 from ..values.constant import has_identity, is_constant
@@ -39,8 +39,10 @@ __all__ = [
     "Round",
     "State",
     "Surroundings",
+    "check_alike",
     "counter_of",
     "inner_of",
+    "nodes_behind",
     "put_again",
     "views_of",
 ]
@@ -79,6 +81,11 @@ class Counter:
         if self.rows is not None:
             return vm.call(torch.select, (self.rows, 0, self.position), {})
         return self.start + self.position * self.step
+
+    def left(self) -> int | None:
+        """How many items are left, where that is known."""
+        left = self.length - self.position if type(self.length) is type(self.position) is int else None
+        return left if left is None else max(left, 0)
 
     def at(self, position: Any) -> Counter:
         """The iterator behind so many items."""
@@ -176,7 +183,7 @@ class State:
 class Round(Side):
     """A round of a loop while it runs: anything may be called, what that changes is seen afterwards."""
 
-    takes_checks = in_round = True
+    takes_checks = in_round = is_round = True
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
         """Nothing is known before."""
@@ -219,6 +226,29 @@ class Leaving:
         self.frame.pop()
         self.frame.ip = known[self.frame.ip]
         return None
+
+
+def check_alike(names: Sequence[str], before: Sequence[Tensor], behind: Sequence[Tensor]) -> None:
+    """Raises Prevented where a round gives something else than it takes."""
+    for name, a, b in zip(names, before, behind, strict=True):
+        for what, x, y in (
+            ("dtype", a.dtype, b.dtype),
+            ("sizes", list(a.shape), list(b.shape)),
+            ("device", a.device, b.device),
+            ("strides", list(a.stride()), list(b.stride())),
+        ):
+            if not same(x, y):
+                raise Prevented(f"{name} has the {what} {x} before a round of the loop and {y} behind it")
+
+
+def nodes_behind(node: fx.Node) -> list[fx.Node]:
+    """The operators that are recorded behind a node."""
+    found, node = list[fx.Node](), node.next
+    while node.op != "root":
+        if node.op.startswith(("call", "get_attr")):
+            found.append(node)
+        node = node.next
+    return found
 
 
 class Found(Prevented):
@@ -379,12 +409,24 @@ class Surroundings:
             return True  # an iterator of the caller's
         counts = Counts(map(id, inside))
         seen = [value for frame in vm.frames for value in (*frame.fast.values(), *frame.stack)]
-        journal = vm.effects
+        return sum(counts[i] for i in self._held(seen, counts)) > 1
+
+    def held_elsewhere(self, value: list[Any]) -> bool:
+        """Whether anything but variables and the stack of the frame holds a list."""
+        frames = [frame for frame in self.vm.frames if frame is not self.frame]
+        seen = [held for frame in frames for held in (*frame.fast.values(), *frame.stack)]
+        seen += [getattr(held, "__self__", None) for held in (*self.frame.fast.values(), *self.frame.stack)]
+        return id(value) in self._held(seen, ())
+
+    def _held(self, seen: list[Any], but: Collection[int]) -> list[int]:
+        """What these are, and all that holds something else than the objects `but`."""
+        vm, journal = self.vm, self.vm.effects
         seen += [entry[1] for written in (journal.attrs, journal.globals, journal.cells) for entry in written.values()]
         seen += [value for shadow in vm.user.shadows for value in _items(shadow.copy)]
         ids = [id(v) for value in seen for v in (value, getattr(value, "__self__", None))]
-        ids += [h for key, (_, held) in self.reach.before.items() if key not in counts for h in held if type(h) is int]
-        return sum(counts[i] for i in ids) > 1
+        return ids + [
+            h for key, (_, held) in self.reach.before.items() if key not in but for h in held if type(h) is int
+        ]
 
 
 def views_of(vm: Interpreter, base: Tensor) -> list[tuple[Tensor, list[fx.Node]]]:

@@ -6,8 +6,8 @@ computes is carried: variables and values on the stack that change, as tensors (
 of lists and dicts and variables of functions around that it writes to (`places.py`), and tensors that it writes to, whose memory the
 loop's result is copied to. What a round may not do:
 
-- change anything else that the program sees (let containers grow or shrink, bind a new attribute, write to what C code holds, as a
-  deque), draw random numbers, raise whatever the values are, wait;
+- change anything else that the program sees (let containers grow or shrink but by appending to a list, `regions/lists.py`; bind a new
+  attribute, write to what C code holds, as a deque), draw random numbers, raise whatever the values are, wait;
 - take items of anything but a range (where only a tensor says how many there are: one by one, upwards or downwards);
 - give a variable another dtype, size, stride, device, nesting or kind than it had before;
 - leave the loop in its middle, unless what decides there is computed by a few operators that cannot fail, of what the round begins
@@ -35,7 +35,8 @@ from ..bytecode.opcodes import steps_of
 from ..entry.nature import may_draw
 from ..errors import CaptureError, GraphBreak, Refused, UserRaise
 from ..graph.aside import storage_of
-from ..regions.capture import Body, emit, is_tracked, over, owned, read_by, result_like, same, single
+from ..regions.capture import Body, emit, is_tracked, over, owned, read_by, result_like, single
+from ..regions.lists import Growing
 from ..regions.rounds import differentiated, tracked_like
 from ..state import Interpreter
 from ..torch_private.regions import WHILE_LOOP
@@ -52,11 +53,13 @@ from .loop_state import (
     Round,
     State,
     Surroundings,
+    check_alike,
     counter_of,
+    nodes_behind,
     put_again,
     views_of,
 )
-from .memory import Sharing, sharing
+from .memory import Sharing, may_repeat, sharing
 from .places import Place
 from .selects import is_cheap, name_of, needed_for, pieces_of, taken
 from .sides import Prevented, Side, step
@@ -139,6 +142,8 @@ class Loops:
             return ended, None if loop.same_end else (loop.first, loop.last_test)
         except (Prevented, GraphBreak) as error:
             loop.give_back()
+            if loop.growing.rows:
+                raise Refused(str(error), "lists") from None
             if surroundings.changed() or loop.written:
                 raise Refused(str(error), "loops") from None
             if isinstance(error, GraphBreak):
@@ -159,6 +164,7 @@ class _Loop:
         self.watched: Surroundings | None = None
         self.failed: Place | None = None  # whether a check in a round has failed
         self.changed: list[Place] = []  # what the last round has changed
+        self.grown: list[tuple[list[Any], list[Any]]] = []  # lists that it has appended to, and what
         self.vm, self.frame, self.shape, self.index = vm, frame, shape, index
         self.device = predicate.device
         self.kinds = Kinds(vm, self.device)
@@ -171,15 +177,19 @@ class _Loop:
         self.counts = test.truth is None  # the condition is that there is one more item
         self.first = vm.out.call_function(torch.logical_not, (truth,), {}) if test.truth is False else truth
         self.ends = self.gate()
+        rounds: Any = None
         if self.counts:
             self.kinds.found["stack", len(frame.stack) - 1, 0] = int
+            rounds = (counter_of(vm, frame.stack[-1]) or frame.stack[-1]).left()
         elif any(test.truth is None for test in shape.tests.values()):
             for place in reversed(range(len(frame.stack))):
                 counter = counter_of(vm, frame.stack[place])
                 if counter is not None:
                     frame.stack[place] = counter
                     self.kinds.found["stack", place, 0] = int
+                    rounds = counter.left()
                     break
+        self.growing = Growing(vm, frame, surroundings, self.device, rounds)
         self.names = live_names(frame.code, test.stay) | live_names(frame.code, test.leave)
         self.start = State.of(frame, self.names, self.places)
         self.last = 0  # how many ways out there are in a round
@@ -195,6 +205,7 @@ class _Loop:
 
     def give_back(self) -> None:
         """There is no loop: the frame, and all else, as it was."""
+        self.growing.give_back()
         self.frame.stack[:] = self.real_stack
         self.surroundings.contents.give_back()
 
@@ -202,29 +213,39 @@ class _Loop:
 
     def find(self) -> None:
         """Run a round until nothing more is found to be carried."""
-        vm = self.vm
         for _ in range(_ATTEMPTS):
-            known = self.kinds.size(), len(self.written), len(self.places)
-            given = self.given()
-            with vm.out.beside(given) as aside:
-                self.enter(given)
-                arrived = self.run()
-                nodes = pieces_of(aside)
-                random = next(filter(may_draw, nodes), None)
-                if random is not None:
-                    raise Prevented(f"{random.name} draws random numbers in the loop")
-                self.kinds.find(self.start, arrived.state)
-                self.note_written(aside, given)
-                if self.vm.branches.choices.is_written(vm):
-                    raise Prevented("the loop writes to a tensor that is one of two, by a tensor's value")
-                self.check_tests(arrived)
-                checked = self.failed is None and bool(self.flags)
+            known = self.kinds.size(), len(self.written), len(self.places), self.growing.sizes()
+            self.grown.clear()
+            self.growing.begin()
+            try:
+                checked = self.look()
+            except (Prevented, GraphBreak):
+                if not self.growing.lists.wanted:
+                    raise
+                self.changed, checked = [], False
             self.note_places()
             if checked:
                 self.note_checks()
-            if known == (self.kinds.size(), len(self.written), len(self.places)):
+            if known == (self.kinds.size(), len(self.written), len(self.places), self.growing.sizes()):
                 return
         raise Prevented("what a round of the loop carries on does not settle")
+
+    def look(self) -> bool:
+        """Run a round, and note what is to be carried of it: whether it has the first checks."""
+        vm, given = self.vm, self.given()
+        with vm.out.beside(given) as aside:
+            self.enter(given)
+            arrived = self.run()
+            nodes = pieces_of(aside)
+            random = next(filter(may_draw, nodes), None)
+            if random is not None:
+                raise Prevented(f"{random.name} draws random numbers in the loop")
+            self.kinds.find(self.start, arrived.state)
+            self.note_written(aside, given)
+            if self.vm.branches.choices.is_written(vm):
+                raise Prevented("the loop writes to a tensor that is one of two, by a tensor's value")
+            self.check_tests(arrived)
+            return self.failed is None and bool(self.flags)
 
     def note_checks(self) -> None:
         """Carry on whether a check has failed: the loop ends there."""
@@ -237,6 +258,8 @@ class _Loop:
         """Which other places a round writes to: they are carried, too."""
         known = {(id(place.holder), place.key) for place in self.places}
         new = [place for place in self.changed if (id(place.holder), place.key) not in known]
+        new += self.growing.take(self.grown)
+        self.written = [t for t in self.written if not self.growing.has_left(t)]
         for place in new:
             self.surroundings.contents.begin(place)
         if new:
@@ -303,6 +326,7 @@ class _Loop:
         vm, frame = self.vm, self.frame
         kept = {name: getattr(frame, name) for name in ("fast", "stack", "ip", "begun", "before", "result")}
         before = vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error
+        lists = vm.branches.lists.kept()
         modes = torch.is_grad_enabled(), len(vm.scopes), len(vm.open_scopes)
         self.entered.put(frame)
         if self.counts:
@@ -315,7 +339,8 @@ class _Loop:
             if (torch.is_grad_enabled(), len(vm.scopes), len(vm.open_scopes)) != modes:
                 raise Prevented("a round of the loop changes a mode")
             try:
-                self.changed, self.flags = self.surroundings.contents.changed(), vm.side.flags
+                self.changed, self.flags = self.surroundings.contents.changed(self.grown), vm.side.flags
+                self.growing.look()
             except Prevented as prevented:
                 self.surroundings.contents.restore()
                 raise Prevented(f"{prevented.reason}{self.culprit()}") from None
@@ -327,6 +352,7 @@ class _Loop:
             raise Prevented(f"`{line.text}` (line {line.lineno}) cannot be captured: {error.reason}") from None
         finally:
             self.surroundings.contents.restore()
+            vm.branches.lists.put_back(lists)
             for name, value in kept.items():
                 setattr(frame, name, value)
             vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error = before
@@ -345,10 +371,10 @@ class _Loop:
                 state = self.state()
                 passed = self.passed()
                 stays = stays if passed is None else vm.out.call_function(torch.logical_and, (stays, passed), {})
-                return self.joined(index, Arrived(state, stays, found), _behind(begun))
+                return self.joined(index, Arrived(state, stays, found), nodes_behind(begun))
             last = wanted == len(found) + 1
             if index in self.shape.tests and (more := self.undecided(index, last)) is not None:
-                before = _behind(begun)
+                before = nodes_behind(begun)
                 before = before[: before.index(vm.out.node(more)) + 1] if vm.out.node(more) in before else before
                 needed = needed_for(vm.out.node(more), before)
                 found.append((index, more, before, needed, self.state()))
@@ -492,7 +518,8 @@ class _Loop:
             again = self.body(aside, [arrived.stays, *carried], self.written)
         with torch.no_grad():
             leaves = [self.first, *self.kinds.leaves(self.start), *self.written]
-        self.check(leaves, again.results)
+        names = ["the condition", *self.kinds.names(), *("a tensor" for _ in self.written)]
+        check_alike(names, leaves, again.results)
         read = read_by(asked, again)
         vm.out.modes += 1
         if is_tracked([*leaves, *read]):
@@ -510,6 +537,7 @@ class _Loop:
             vm.out.call_method("copy_", (tensor, result), {})
         self.note_shared(made[1:count], leaves[1:count], shared)
         self.first = made[0]
+        self.growing.ended()
         ended = self.kinds.filled(self.start, made[1:count])
         if self.failed is not None:
             vm.checks.expect(vm, dict(ended.others)[self.failed], False)
@@ -537,9 +565,14 @@ class _Loop:
         starts = self.kinds.tensors(self.start)
         mine = [t for t, kind in zip(given[1:], kinds, strict=False) if kind is Tensor]
         behind = [t for t, kind in zip(carried, kinds, strict=True) if kind is Tensor]
-        there = {storage_of(t): t for t in (*aside.there(), *starts)}
         ends = [self.vm.branches.choices.memory_of(t) for t in behind]
+        there = {storage_of(t): t for t in (*aside.there(), *starts)}
         places = {storage_of(t): k for k, t in enumerate(mine)}
+        for rows, items in self.growing.items():  # of a list: what any of its items is
+            rows.repeats |= may_repeat(items, ends, places, there)
+            memory = storage_of(rows.stands)
+            starts, there[memory], places[memory] = [*starts, rows.stands], rows.stands, len(places)
+            ends.append(frozenset({(memory, frozenset[tuple[int, int]]())}).union(*items))
         return sharing([*map(storage_of, starts)], ends, places, there), there
 
     def note_shared(
@@ -550,35 +583,17 @@ class _Loop:
         outermost = len(loops.running) == 1 and not self.vm.branches.depth
         kinds = self.kinds.found.values()
         pairs = [(a, b) for a, b, kind in zip(made, before, kinds, strict=True) if kind is Tensor]
+        pairs += [(rows.stands, rows.stands) for rows, _ in self.growing.items()]
         found, there, loop = *shared, choices.new()
         for k, (result, start) in enumerate(pairs):
-            if outermost:
+            if result is start:
+                pass
+            elif outermost:
                 choices.note_first(result, start, self.first, loop)
             else:
                 choices.note(result, start)
             for memory, number in found.outside[k]:
-                choices.note(result, there[memory], *([] if number is None else [(loop, number)]))
+                if there[memory] is not result:
+                    choices.note(result, there[memory], *([] if number is None else [(loop, number)]))
         for j, k in found.pairs:
             choices.note_shared(pairs[j][0], pairs[k][0])
-
-    def check(self, before: Sequence[Tensor], behind: Sequence[Tensor]) -> None:
-        """Raises Prevented where a round gives something else than it takes."""
-        names = ["the condition", *self.kinds.names(), *("a tensor" for _ in self.written)]
-        for name, a, b in zip(names, before, behind, strict=True):
-            for what, x, y in (
-                ("dtype", a.dtype, b.dtype),
-                ("sizes", list(a.shape), list(b.shape)),
-                ("device", a.device, b.device),
-                ("strides", list(a.stride()), list(b.stride())),
-            ):
-                if not same(x, y):
-                    raise Prevented(f"{name} has the {what} {x} before a round of the loop and {y} behind it")
-
-
-def _behind(node: fx.Node) -> list[fx.Node]:
-    found, node = list[fx.Node](), node.next
-    while node.op != "root":
-        if node.op.startswith(("call", "get_attr")):
-            found.append(node)
-        node = node.next
-    return found

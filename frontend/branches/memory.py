@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-__all__ = ["Atom", "Sharing", "may_be_one", "sharing"]
+__all__ = ["Atom", "Sharing", "may_be_one", "may_repeat", "sharing"]
 
 # Memory in eager, and the ways that choices have to go so that it is this one: pairs of a choice and a way.
 Atom = tuple[int, frozenset[tuple[int, int]]]
@@ -28,6 +28,25 @@ class Sharing:
 def may_be_one(first: Collection[Atom], second: Collection[Atom]) -> bool:
     """Whether two tensors may have one memory in eager: with no choice that would have to go both ways."""
     return any(a == b and _fit(ways, others) for a, ways in first for b, others in second)
+
+
+def may_repeat(
+    items: Sequence[Collection[Atom]],
+    ends: Sequence[Collection[Atom]],
+    given: Mapping[int, int],
+    there: Collection[int],
+) -> bool:
+    """Whether two items that rounds append to a list may be one in eager; `items` are those of one round.
+
+    Not where each is made in its round, or is one that the round before has made and not appended. The rest is as for `sharing`.
+    """
+    if any(may_be_one(a, b) for k, a in enumerate(items) for b in items[:k]):
+        return True
+    found = {memory for atoms in items for memory, _ in atoms}
+    old = {given[memory] for memory in found if memory in given}
+    last = {memory for k in old for memory, _ in ends[k]}
+    fresh = found - given.keys()
+    return len(old) > 1 or not (fresh | last).isdisjoint(there) or not last.isdisjoint(found | given.keys())
 
 
 def sharing(

@@ -69,8 +69,11 @@ class Contents:
         self.attrs = self.first
         self.restore()
 
-    def changed(self) -> list[Place]:
-        """The places that hold something else. Raises Prevented where a container grows or shrinks."""
+    def changed(self, grown: list[tuple[list[Any], list[Any]]] | None = None) -> list[Place]:
+        """The places that hold something else. Raises Prevented where a container grows or shrinks.
+
+        `grown`: lists that have new items at their ends, and these, are put there.
+        """
         found = list[Place]()
         for value, kept in self.kept:
             now = _copy(value)
@@ -78,6 +81,10 @@ class Contents:
                 if len(now) != len(kept):
                     raise Prevented("a variable of a function around is bound in the loop")
                 found += [Place("a variable of a function around", value)] if kept and now[0] is not kept[0] else []
+                continue
+            longer = grown is not None and type(value) is list and len(now) > len(kept)
+            if longer and all(a is b for a, b in zip(now, kept, strict=False)):
+                grown.append((value, now[len(kept) :]))  # type: ignore[union-attr]
                 continue
             if len(now) != len(kept) or type(value) is dict and list(now) != list(kept):
                 raise Prevented(f"a {type(value).__name__} grows or shrinks in the loop")

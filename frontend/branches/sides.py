@@ -13,7 +13,7 @@ import operator
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from ..calls.registry import row_of
 from ..errors import CaptureError, UserRaise
 from ..graph.aside import storage_of
 from ..guards.sameness import indistinguishable
+from ..regions.rows import Grown
 from ..state import Interpreter
 from ..torch_private.dtensor import is_composite
 from ..values.constant import has_identity, is_constant
@@ -136,7 +137,7 @@ class Side:
     writes to of what was there before is seen afterwards.
     """
 
-    takes_checks = writes = in_round = False
+    takes_checks = writes = in_round = is_round = False
 
     def __init__(self, vm: Interpreter, frame: Frame | None = None) -> None:
         self.vm, self.frame = vm, frame
@@ -160,6 +161,8 @@ class Side:
         if self.writes_own(function):
             pass
         elif plain not in _CHANGING or not any((args[0] if owner is None else owner) is own for own in self.made):
+            if plain is list.append and args:
+                self.vm.branches.lists.want(args[0] if owner is None else owner, args[-1:])
             self.check(plain)
         if type(function) is not types.FunctionType:  # those take items by instructions
             for value in (*args, *kwargs.values()):
@@ -282,7 +285,9 @@ _TAKES_ITEMS = frozenset(["LIST_EXTEND", "UNPACK_SEQUENCE", "CONTAINS_OP", "CALL
 def _added(vm: Interpreter, frame: Frame, symbol: str) -> None:
     """`x += y` of numbers, which makes another one."""
     left = frame.stack[-2]
-    if not _may_write(vm, left) and not is_constant(left) and type(left) not in PLAIN_KINDS:
+    if not _may_write(vm, left) and not is_constant(left) and type(left) not in PLAIN_KINDS and type(left) is not Grown:
+        if type(left) is list and type(frame.stack[-1]) in (list, tuple):
+            vm.branches.lists.want(left, frame.stack[-1])
         raise Prevented(f"`{symbol}` writes to a {vm.type_of(left).__name__} in {Side(vm).place()}")
     HANDLERS["BINARY_OP"](vm, frame, symbol)
 
@@ -334,10 +339,13 @@ class Ended:
     ip: int
     result: Any = None
     failed: Tensor | None = None  # whether one of the side's checks has failed
+    grown: dict[int, list[Tensor]] = field(default_factory=dict)  # what it has appended, by the number of the list
 
     def at(self, path: Path) -> Any:
         """The value at a path of a plan."""
         kind, key, *rest = path
+        if kind == "rows":
+            return len(self.grown.get(key, ()))
         value = _read(self.result if kind == "result" else (self.fast if kind == "variable" else self.stack)[key])
         for place in rest:
             value = _read(value[place])
@@ -361,6 +369,7 @@ def run_side(
     """
     kept = {name: getattr(frame, name) for name in ("fast", "stack", "ip", "begun", "before", "result")}
     before = vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error
+    lists = vm.branches.lists.kept()
     frame.fast, frame.stack = dict(frame.fast), list(frame.stack)
     side = kind(vm, frame)
     side.takes_checks = vm.side is None or vm.side.takes_checks
@@ -374,7 +383,7 @@ def run_side(
         else:
             frame.ip = start
         ended = _run(vm, frame, _steps(frame.code), joins)
-        ended.failed = side.failed()
+        ended.failed, ended.grown = side.failed(), vm.branches.lists.waiting(lists)
         return ended
     except UserRaise as raised:
         if type(raised.value) is Prevented:  # in what C code calls
@@ -389,6 +398,7 @@ def run_side(
         reason = f"`{line.text}` (line {line.lineno}) cannot be captured: {error.reason}"
         raise Prevented(reason, side.unlikely) from None
     finally:
+        vm.branches.lists.put_back(lists)
         for name, value in kept.items():
             setattr(frame, name, value)
         vm.step, vm.stop_at, vm.out_size, vm.side, vm.steps_of, vm.current_error = before
@@ -446,10 +456,11 @@ class Plan:
         self.vm, self.code, self.joins, self.known, self.device = vm, code, joins, known, device
         self.paths: list[tuple[Path, type]] = []
         self.checked = False  # whether a side has checks
+        self.grown: list[tuple[int, list[Any], Any]] = []  # lists that a side appends to, the rows, how many count
 
     def chosen_of(self, end: Ended) -> list[Tensor]:
         """What is chosen, as one side has left it."""
-        found = [(path, kind, end.at(path)) for path, kind in self.paths]
+        found = [(path, kind, self._at(end, path)) for path, kind in self.paths]
         made = [v if kind is Tensor else as_tensor(self.vm, v, kind, self.device) for _, kind, v in found]
         odd = next((path for (path, _, _), tensor in zip(found, made, strict=True) if tensor is None), None)
         if odd is not None:
@@ -479,6 +490,8 @@ class Plan:
     def put(self, frame: Frame, build: Any, chosen: Sequence[Tensor], ip: int) -> str | None:
         """Set the frame to what `ended` has given, of what was chosen: the signal of the instruction."""
         self.behind(chosen)
+        for k, rows, number in self.grown:
+            self.vm.branches.lists.join(self.vm, k, [row(chosen) for row in rows], number(chosen))
         if callable(build):
             frame.result = build(chosen)
             return "return"
@@ -492,6 +505,8 @@ class Plan:
         """The state behind the branch, with a function of the chosen tensors for each value."""
         if (first.ip == len(steps_of(self.code))) != (second.ip == len(steps_of(self.code))):
             raise Prevented("one side alone returns")
+        for k in sorted(first.grown.keys() | second.grown.keys()):
+            self._grow(k, len(first.grown.get(k, ())), len(second.grown.get(k, ())))
         if first.ip == len(steps_of(self.code)):
             return self._value(first.result, second.result, ("result", None))
         live = frozenset().union(*(live_names(self.code, join) for join in self.joins))
@@ -528,6 +543,18 @@ class Plan:
                 return lambda chosen: {key: value(chosen) for key, value in values.items()}
         raise Prevented(f"{named(path)} is {shown(a)} on one side and {shown(b)} on the other")
 
+    def _grow(self, k: int, first: int, second: int) -> None:
+        """Choose the rows that the sides append to a list, and how many of them count."""
+        rows = [self._chosen(("row", k, place), Tensor) for place in range(max(first, second))]
+        self.grown.append((k, rows, (lambda chosen: first) if first == second else self._chosen(("rows", k), int)))
+
+    def _at(self, end: Ended, path: Path) -> Any:
+        """The value at a path; where a side has appended fewer rows than the other one, one of zeros."""
+        if path[0] != "row":
+            return end.at(path)
+        rows = end.grown.get(path[1], [])
+        return rows[path[2]] if path[2] < len(rows) else self.vm.branches.lists.known[path[1]].zeros()
+
     def _chosen(self, path: Path, kind: type) -> Any:
         place = len(self.paths)
         self.paths.append((path, kind))
@@ -551,7 +578,7 @@ def number_kind(value: Any) -> type | None:
 
 def named(path: Path) -> str:
     """A path in words."""
-    name = {"result": "what is returned", "stack": "a value"}.get(path[0], str(path[1]))
+    name = {"result": "what is returned", "stack": "a value", "row": "a list"}.get(path[0], str(path[1]))
     return name + "".join(f"[{place}]" for place in path[2:])
 
 

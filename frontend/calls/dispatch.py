@@ -73,6 +73,8 @@ def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[st
             return Then(function, args, kwargs, body=True)  # it asks `__torch_function__` itself
         if (result := vm.overrides.run(function, args, kwargs)) is not NotImplemented:
             return result
+    if vm.branches.lists.known and (result := vm.branches.lists.call(vm, function, args, kwargs)) is not NotImplemented:
+        return result
     if vm.overrides.known:
         vm.overrides.check_methods(function, args)
     if (result := vm.overrides.of_builtin(function, args)) is not NotImplemented:
@@ -153,8 +155,7 @@ def _is_scripted(function: Any) -> bool:
 
 
 def _scripted(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    plain = script_source(function)
-    if plain is not None:
+    if (plain := script_source(function)) is not None:
         return vm.call(plain, args, kwargs)
     raise Unsupported("a TorchScript function is called")
 

@@ -185,6 +185,7 @@ class _Attempt:
             "branches": vm.branches,
             "loops": vm.branches.loops,
             "hits": vm.branches.hits,
+            "lists": vm.branches.lists,
             "texts": vm.texts,
             "told": vm.told,
             "draws": vm.random.python,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import enum
-import functools
 import gc
 import io
-import operator
 import pathlib
 import re
 import types
@@ -47,12 +45,11 @@ from ..values.identity import Identity
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.object import find_method, is_data_descriptor
-from ..values.tensor import TensorMethod
 from ..values.text import Text
 from .effects import DELETED
 from .entry import Message
 from .replay import REDUCED, change_set, forget, put, refill, refill_dict, remake_set, set_changes, slots_of
-from .suspended import as_it_is, generator, getter, is_iterator, iterator, method, method_caller, partial, reference
+from .suspended import BUILDERS, as_it_is, is_iterator, iterator
 from .views import Views, given_as, view_of_wrapper
 
 __all__ = ["Residual"]
@@ -573,7 +570,6 @@ def _address(value: Any) -> str:
 _ORDERED: Any = OrderedDict()
 _BUILDERS: dict[type, Any] = {
     Scope: Residual._scope,
-    InterpretedGenerator: generator,
     list: Residual._list,
     tuple: Residual._tuple,
     dict: Residual._dict,
@@ -582,18 +578,13 @@ _BUILDERS: dict[type, Any] = {
     deque: Residual._deque,
     bytearray: lambda r, v: r._fresh(v, f"bytearray({bytes(v)!r})"),
     slice: Residual._slice,
-    types.MethodType: method,
     types.FunctionType: Residual._function,
-    functools.partial: partial,
     **dict.fromkeys((type({}.keys()), type({}.values()), type({}.items())), Residual._view),
     **{type(view()): Residual._view for view in (_ORDERED.keys, _ORDERED.values, _ORDERED.items)},
-    **dict.fromkeys((operator.itemgetter, operator.attrgetter), getter),
-    operator.methodcaller: method_caller,
     **dict.fromkeys((Linear, Pullback, Transformed), lambda r, v: r._fresh(v, v.text(r))),
     **dict.fromkeys(PROXIES, Residual._object),
-    weakref.ReferenceType: reference,
     **dict.fromkeys((io.StringIO, io.BytesIO), Residual._stream),
     Identity: lambda r, v: r._fresh(v, f"{r.emit.constant(v.number, 'number_of')}({r.value(v.value)})"),
     Text: Residual._text,
-    TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
+    **BUILDERS,
 }

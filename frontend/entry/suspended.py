@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import itertools
+import operator
 import types
 import weakref
 from collections import OrderedDict
@@ -17,9 +18,12 @@ from ..bytecode.resume import free_names, generator_code
 from ..calls.library import methodcaller_parts
 from ..classes.rebuild import check_globals
 from ..errors import Unsupported
+from ..regions.rows import Grown
 from ..values.held import reduced
+from ..values.tensor import TensorMethod
 
 __all__ = [
+    "BUILDERS",
     "as_it_is",
     "generator",
     "getter",
@@ -195,3 +199,22 @@ def _again(residual: Any, value: Any) -> str | None:
 def _called(residual: Any, value: Any, kind: Any, /, *args: Any, **keywords: Any) -> str:
     parts = [*map(residual.value, args), *(f"{k}={residual.value(v)}" for k, v in keywords.items())]
     return str(residual._fresh(value, f"{residual.emit.constant(kind, kind.__name__)}({', '.join(parts)})"))
+
+
+def _grown(residual: Any, value: Grown) -> str:
+    """A list whose length values decide, made of its rows."""
+    function, *parts = residual.vm.branches.lists.give(value)
+    texts = [residual.value(part) for part in parts]
+    return residual._fresh(value, f"{residual.emit.constant(function, function.__name__)}({', '.join(texts)})")
+
+
+BUILDERS: dict[type, Any] = {
+    Grown: _grown,
+    InterpretedGenerator: generator,
+    TensorMethod: lambda residual, value: f"{residual.value(value.__self__)}.{value.__name__}",
+    functools.partial: partial,
+    **dict.fromkeys((operator.itemgetter, operator.attrgetter), getter),
+    operator.methodcaller: method_caller,
+    types.MethodType: method,
+    weakref.ReferenceType: reference,
+}

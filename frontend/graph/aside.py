@@ -42,6 +42,7 @@ class Aside:
 
     def __enter__(self) -> Aside:
         out = self.out
+        out.read.asides += 1
         self._before = dict(out._node_of), dict(out._sym_nodes), set(out._written), out.size, out._first
         self._read = out.read.kept()
         self._writes = len(out.writes)
@@ -51,6 +52,7 @@ class Aside:
 
     def __exit__(self, *_: Any) -> None:
         out = self.out
+        out.read.asides -= 1
         for node in (*reversed(self._nodes()), self._last):
             out.graph.erase_node(node)
         out._node_of, out._sym_nodes, out._written, out.size, out._first = self._before

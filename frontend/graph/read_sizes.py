@@ -50,6 +50,7 @@ class ReadSizes:
         # Those that are read where they are first asked for, of 0-dim tensors.
         self.late: dict[sympy.Symbol, tuple[Tensor, Any]] = {}
         self.truths: dict[sympy.Symbol, Tensor] = {}  # the truths among them, as tensors of bool
+        self.asides = 0  # how many parts of the graph are being recorded, one in the other
         # By identity a part of a tensor that such a number bounds: itself, the tensor, the key, how the two lay.
         self._parts: dict[int, tuple[Tensor, Tensor, Any, Any]] = {}
 

@@ -91,6 +91,11 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return vm.out.call_function(function, (left, right), {}) if result is NotImplemented else result
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
         return vm.native(function, left, right)
+    if (
+        vm.branches.lists.known
+        and (made := vm.branches.lists.call(vm, function, (left, right), {})) is not NotImplemented
+    ):
+        return made
     if symbol[0] == "*" and name == "mul":
         left, right = _repeats(vm, left, right), _repeats(vm, right, left)
     own = (f"__{name}__", f"__i{name}__") if symbol.endswith("=") else (f"__{name}__",)

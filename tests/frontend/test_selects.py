@@ -191,7 +191,7 @@ def two_kinds(x):
 def appended(x):
     found = []
     if x.sum() > 0:
-        found.append(x)
+        found.append((x, 1))
     return x * 1, len(found)
 
 
@@ -338,7 +338,7 @@ OTHERS = {
     written_later: "written to",
     two_of_them: "given out",
     two_kinds: "n is 1.0 on one side and 0 on the other",
-    appended: "list.append is called in `found.append(x)`",
+    appended: "list.append is called in `found.append((x, 1))`",
     dtypes: "what is returned has the dtype",
     in_place: "`+=` writes to a Tensor in `y += 1`",
     instance_check_of_a_class: "ppend is called in `cls.asked.append(value.sum())`",

@@ -151,12 +151,13 @@ def text_of_its_own(x: Tensor) -> Tensor:
 
 def changes_the_callers(x: Tensor) -> Tensor:
     found: list[int] = []
+    held = [found]
     if x.sum() > 0:
         found.append(1)
         y = x + 1
     else:
         y = x - 1
-    return y * len(found)
+    return y * len(held[0])
 
 
 @pytest.mark.parametrize("function", [looks_up, lists_of_its_own, text_of_its_own])

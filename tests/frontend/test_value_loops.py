@@ -301,7 +301,7 @@ def grows(x):
     seen = []
     while x.max() > 0.3:
         x = x * 0.5
-        seen.append(x)
+        seen.append((x, 1))
     return seen
 
 
@@ -323,7 +323,7 @@ REASONS = {
     another_size: "x has the sizes",
     another_kind: "last is None before a round of the loop and a Tensor behind it",
     prints: 'print\\("a round"\\)',
-    grows: r"a list grows or shrinks in the loop: `seen.append\(x\)`",
+    grows: "a tuple is appended to a list in a loop",
     draws: "rand draws random numbers in the loop",
     bound_in_the_loop: "y is bound on one side",
 }
