@@ -30,20 +30,23 @@ from torch.utils import _pytree as pytree
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from library_programs import PROGRAMS, Program
+import fallen_programs
+import library_programs
+from library_programs import Program
 
 
 class Graphs:
     """A backend that counts the graphs it is given, and runs them as they are; an observer that counts breaks and calls in eager."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiler: Callable[..., Any] | None = None) -> None:
+        self.compiler = compiler
         self.count = self.first = self.breaks = self.fallbacks = 0
         self.reasons: dict[str, int] = {}  # and how often each
         self.takes_floats = self.takes_gradients = True  # as our own compiler does
 
     def __call__(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         self.count += 1
-        return gm.forward
+        return gm.forward if self.compiler is None else self.compiler(gm, example_inputs)
 
     def on_break(self, broken: Any) -> None:
         """A graph ends."""
@@ -94,7 +97,7 @@ def run(program: Program, compiler: Callable[[Any], Any], graphs: Graphs | None 
             [
                 [t.detach().clone() for t in results],
                 rest,
-                [None if p.grad is None else p.grad.clone() for p in leaves],
+                [None if p.grad is None else p.grad.clone() for p in leaves],  # sparse ones, too
                 [b.detach().clone() for m in modules for b in state_of(m)],
             ]
         )
@@ -122,7 +125,8 @@ def agrees(found: Any, expected: Any) -> bool:
             isinstance(found, Tensor)
             and found.shape == expected.shape
             and found.dtype == expected.dtype
-            and torch.allclose(found, expected, equal_nan=True, rtol=1e-3, atol=1e-4)
+            and found.layout == expected.layout
+            and torch.allclose(found.to_dense(), expected.to_dense(), equal_nan=True, rtol=1e-3, atol=1e-4)
         )
     if isinstance(expected, float) and isinstance(found, float):
         return abs(found - expected) <= 1e-3 * max(1.0, abs(expected)) or found != found and expected != expected
@@ -131,12 +135,14 @@ def agrees(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
-def measure(program: Program) -> dict[str, Any]:
-    """One row."""
+def measure(program: Program, compiler: bool = False) -> dict[str, Any]:
+    """One row. With `compiler` our graphs go through it; else they run as they are."""
+    from intarsia.config import Config
     from intarsia.frontend.runtime.callable import compile_callable
+    from intarsia.graph_compiler import backend_for
 
     expected = run(program, lambda f: f)
-    ours, theirs = Graphs(), Graphs()
+    ours, theirs = Graphs(backend_for(Config(), ()) if compiler else None), Graphs()
     start = time.perf_counter()
     found = run(program, lambda f: compile_callable(f, backend=ours, observer=ours), ours)
     our_seconds = time.perf_counter() - start
@@ -174,19 +180,25 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="names of programs, or beginnings of names")
     parser.add_argument("--reasons", action="store_true", help="print why our graphs break, and how often")
     parser.add_argument("--save", type=Path, help="write the rows as JSON")
+    parser.add_argument(
+        "--suite", choices=("libraries", "fallen"), default="libraries", help="programs of libraries, or of torch alone"
+    )
+    parser.add_argument(
+        "--compiler", action="store_true", help="our graphs are compiled; torch.compile's always run as they are"
+    )
     options = parser.parse_args()
     logging.getLogger("intarsia").setLevel(logging.ERROR)
     logging.getLogger("torch._dynamo").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
     rows = []
-    for program in PROGRAMS:
+    for program in library_programs.PROGRAMS if options.suite == "libraries" else fallen_programs.PROGRAMS:
         if options.only and not program.name.startswith(tuple(options.only)):
             continue
         if not all(importlib.util.find_spec(library) for library in program.libraries):
             print(f"{program.name}: not installed: {', '.join(program.libraries)}", file=sys.stderr)
             continue
         try:
-            row = measure(program)
+            row = measure(program, options.compiler)
         except Exception as error:
             print(f"{program.name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
             continue

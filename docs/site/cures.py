@@ -194,6 +194,7 @@ CURES = {
     "--inputs: '…': argument": "save a tensor of the dtype and shape that is named",
     "--sizes: …=…": "the range is that of `symbols` in the file",
     # reports and debug folders
+    "a report is one file, and": "`path` names the page itself, with the file's name: `report.html`",
     "…=…: the report cannot be written": "set the variable to a folder of yours; the program goes on without a report",
     "…: a … is missing in the report": "the report is written without this part; please report it with the reason",
     "the debug folder … cannot be written": "name a folder of yours with room on its disk; the program goes on",

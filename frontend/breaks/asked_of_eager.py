@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from .beyond_storage import check_end
 from .eager_errors import Run
 from .kernel_warnings import warn_as_eager
 from .refused_numbers import check_numbers
@@ -20,7 +19,6 @@ def ask_eager(
     op: str, target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: Sequence[Tensor], run: Run
 ) -> None:
     """Raise eager's error where it refuses the call, warn where it warns; `given` are the tensors of the call, `run` calls at its line."""
-    check_end(name, args, kwargs)
     check_numbers(op, target, name, args, kwargs)
     if not check_types(op, target, name, args, kwargs, given, run):
         warn_as_eager(op, target, name, args, kwargs, run)

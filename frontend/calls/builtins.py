@@ -28,6 +28,7 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.source import Const, Fetch
+from ..operators import METHODS as OPERATOR_METHODS
 from ..state import ASSERTED, Interpreter
 from ..subclasses import jagged
 from ..subclasses.tensors import as_subclass
@@ -588,5 +589,5 @@ TENSOR_METHODS |= {name: _fact(name) for name in _FACTS.split()}
 TENSOR_METHODS |= {
     "nelement": TENSOR_METHODS["numel"],
     "ndimension": TENSOR_METHODS["dim"],
-} | gradient_rules.TENSOR_METHODS
+} | (gradient_rules.TENSOR_METHODS | OPERATOR_METHODS)
 ROWS.rule(ASSOCIATIVE_SCAN)(higher_order.associative_scan)

@@ -26,7 +26,7 @@ from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Item
 from ..modes import locks, python_random, randomness, uncaught
-from ..operators import istft
+from ..operators import ROWS as OPERATORS
 from ..regions import branches, flex, loops
 from ..state import Interpreter
 from ..subclasses import tensors as subclasses
@@ -591,5 +591,5 @@ fill(
     ),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
     *(hooks.ROWS, coroutine.ROWS, subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS),
-    *(locks.ROWS, randomness.ROWS, python_random.ROWS, making.ROWS, class_library.ROWS, code_text.ROWS, istft.ROWS),
+    *(locks.ROWS, randomness.ROWS, python_random.ROWS, making.ROWS, class_library.ROWS, code_text.ROWS, *OPERATORS),
 )

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import GraphBreak
 from ..guards import process_state
 from ..guards.source import Const, Made, Number, Source
+from ..operators.fused_steps import FUSED, is_scaled
 from ..state import Interpreter
 from ..torch_private.dynamo import graph_breaks
 from ..torch_private.fake import real_tensors
@@ -48,8 +49,8 @@ def check_step(vm: Interpreter, function: types.FunctionType, args: tuple[Any, .
     if inspect.unwrap(function) in _BY_VALUES or not vm.dynamic.marks.floats:
         raise GraphBreak(OPTIMIZER)
     groups = getattr(args[0], "param_groups", ()) if args else ()
-    if any(type(group) is dict and group.get("fused") for group in groups):
-        raise GraphBreak(_FUSED)
+    if any(type(group) is dict and group.get("fused") for group in groups) and is_scaled(args[0]):
+        raise GraphBreak(FUSED)
     _check_parameters(args[:1])
 
 
@@ -63,15 +64,8 @@ def _check_parameters(owner: tuple[Any, ...]) -> None:
             raise GraphBreak(f"an optimizer works on parameters of a tensor subclass ({type(other).__name__})")
 
 
-_FUSED = "a fused kernel of the library's updates the parameters"
 _STEP = "Optimizer.profile_hook_step.<locals>.wrapper"
 _BY_VALUES = frozenset(inspect.unwrap(kind.step) for kind in (torch.optim.LBFGS, torch.optim.SparseAdam))
-
-
-ROWS.describe(
-    *(getattr(torch, name) for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")),
-    refused=_FUSED,
-)
 
 
 @ROWS.rule(torch.optim.Optimizer.zero_grad)

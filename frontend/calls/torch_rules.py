@@ -156,9 +156,9 @@ def _is_nonzero(vm: Interpreter, tensor: Any) -> Any:
 
 @ROWS.rule(torch.equal)
 def equal(vm: Interpreter, a: Any, b: Any) -> Any:
-    """Of two plain tensors of known sizes; with NaN a tensor is not what it is itself, in some releases."""
+    """Of two plain tensors whose sizes guards may ask for; with NaN a tensor is not what it is itself, in some releases."""
     plain = all(isinstance(t, Tensor) and t.layout is torch.strided and not is_composite(t) for t in (a, b))
-    known = plain and all(type(n) is int for n in (*a.shape, *b.shape)) and not vm.overrides.concern((a, b))
+    known = plain and all(hint_of(n) is not None for n in (*a.shape, *b.shape)) and not vm.overrides.concern((a, b))
     if not known or a.dtype != b.dtype or a.device != b.device or storage_of(a) == storage_of(b):
         return torch_call(vm, torch.equal, (a, b), {})
     if a.shape != b.shape:

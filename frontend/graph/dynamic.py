@@ -24,7 +24,7 @@ from ..guards.emitter import Statement
 from ..guards.source import Arg, Computed, Fetch, Item, Number, Place, SizeExpression, Source
 from ..state import ASSERTED, Interpreter
 from ..torch_private.fake import fake_tensor
-from ..torch_private.symbols import hint_of, int_bounds, symbolic_float, symbolic_int
+from ..torch_private.symbols import hint_of, int_bounds, named_by, symbolic_float, symbolic_int
 from ..values.kinds import isinstance
 from .host_numbers import HostNumbers
 from .late_numbers import READ, LateNumbers, is_number
@@ -268,13 +268,13 @@ class Dynamic:
         """Whether a constant tuple is to be read item by item, because a number in it changes."""
         return source in self.marks.inside
 
-    def number(self, value: int | float, source: Source) -> Any:
-        """A symbolic int for a number that changes, or None for one that is taken as it is."""
+    def number(self, value: int | float, source: Source, always: bool = False) -> Any:
+        """A symbolic int for a number that changes, or `always`, or None for one that is taken as it is."""
         known = self._numbers.get(source)
         if known is not None:
             return known
         kind = type(value)
-        if abs(value) >= _LARGEST or not self._is_wanted(value, source):
+        if abs(value) >= _LARGEST or not (always or self._is_wanted(value, source)):
             return None
         vm = self.vm
         if kind is float:
@@ -291,6 +291,16 @@ class Dynamic:
         vm.out.add_input(GraphInput(base, made, abs(value), False))
         self._numbers[source] = made if value >= 0 else -made
         return self._numbers[source]
+
+    def offset(self, info: GraphInput) -> Any:
+        """Where an input begins in its storage; where that changes, a number that the graph is given: no size says it."""
+        offset: Any = info.fake.storage_offset()
+        if type(offset) is int:
+            return offset
+        made = self.number(hint_of(offset), Fetch(Tensor.storage_offset, info.source), always=True)
+        if offset.node.expr == offset.node._expr:
+            named_by(offset, made)
+        return made
 
     def _is_wanted(self, value: int | float, source: Source) -> bool:
         if source in self.marks.numbers or type(value) is float and _is_rate(source):

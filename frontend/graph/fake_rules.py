@@ -38,6 +38,9 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
         func, args, kwargs = torch.ops.aten.clone.default, args[:1], {}  # eager copies nothing, in the shape of nothing
     if func in CUDNN_SAMPLERS:  # which have no fake kernels
         func, args, kwargs = *CUDNN_SAMPLERS[func](*args, **(kwargs or {})), {}
+    if func in _HISTOGRAMS and (bins := _histogram(*args, **(kwargs or {}))) is not None:
+        with mode:
+            return tuple(args[0].new_empty([n]) for n in (bins, bins + 1))
     if func in _NEAREST and type(n := args[0].shape[0]) is int and n == 0:
         return _of_no_images(mode, func, args, kwargs or {})
     if func is torch.ops.aten.convolution.default and mode.shape_env is not None and not kwargs:
@@ -99,6 +102,24 @@ CUDNN_SAMPLERS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]]]] = {
     torch.ops.aten.cudnn_grid_sampler_backward.default: _sampled_backward,
 }
 """The operator of torch's own, and its arguments, for a call of one that is cuDNN's."""
+
+_HISTOGRAMS = {torch.ops.aten.histogram.bins_tensor, torch.ops.aten.histogram.bin_ct}
+
+
+def _histogram(x: Tensor, bins: Any = 100, *, range: Any = None, weight: Any = None, density: Any = False) -> Any:
+    """How many bins a histogram has; None where fake tensors, which have no kernel for it, or eager refuse the call."""
+    edges = [bins] if isinstance(bins, Tensor) else []
+    given = [x, *edges, *([] if weight is None else [weight])]
+    floats = x.dtype in (torch.float32, torch.float64) and x.device.type == "cpu"
+    if not floats or any(t.dtype != x.dtype or t.device != x.device for t in given):
+        return None
+    if weight is not None and weight.shape != x.shape:
+        return None
+    if edges:
+        return bins.shape[0] - 1 if bins.dim() == 1 and bins.shape[0] > 1 else None
+    rising = range is None or len(range) == 2 and range[0] <= range[1]
+    return bins if rising and bins > 0 else None
+
 
 # Gradients of views: of the sizes that they are given.
 _OF_VIEWS = {torch.ops.aten.slice_backward.default, torch.ops.aten.select_backward.default}

@@ -81,6 +81,12 @@ def bound(value: Any, low: int, high: int | None) -> None:
     value.node.shape_env.var_to_range[value.node._expr] = ValueRanges(low, int_oo if high is None else high)
 
 
+def named_by(symbol: Any, other: Any) -> None:
+    """Of two SymInts that are one number the first, a symbol, is called by the other's symbol from here on. Tried with 2.13."""
+    if symbol.node._expr.is_Symbol:
+        symbol.node.shape_env._set_replacement(symbol.node._expr, other.node.expr, "they are one number")
+
+
 def watch_relations(shape_env: Any, watcher: Callable[[Any], None] | None) -> None:
     """Call `watcher` with each relation before it becomes a guard, and before it replaces symbols; None: no longer.
 

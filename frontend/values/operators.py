@@ -85,7 +85,7 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         rely_on_method(vm, f"__{name}__" if isinstance(left, Tensor) else f"__r{name}__")
         if symbol[-1] == "=":
             rely_on_method(vm, f"__i{name}__")
-        if symbol[0] in "&|^":
+        if symbol.removesuffix("=") in _TAKE_TRUTHS:
             left, right = (as_operand(vm, a, b) for a, b in ((left, right), (right, left)))
         result = _of_the_other(vm, name, left, right)
         return vm.out.call_function(function, (left, right), {}) if result is NotImplemented else result
@@ -123,6 +123,7 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
 
 
 _SETS = (set, frozenset)
+_TAKE_TRUTHS = frozenset("&|^*+/")  # what gives the same for a bool as for a tensor of one without dimensions
 
 
 def _names_of(name: str, symbol: str) -> tuple[tuple[str, ...], str]:

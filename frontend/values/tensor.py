@@ -129,7 +129,7 @@ def asked(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     if info is None and vm.branches.choices.is_one_of(tensor):
         raise GraphBreak(f"a tensor is asked for {name} that is one of two, by a tensor's value")
     if info is not None and vm.out.version(info) == info.version:
-        value = tensor.storage_offset() if name == "storage_offset" else read(info.real)
+        value = vm.dynamic.offset(info) if name == "storage_offset" else read(info.real)
         inputs = [info]
     elif name == "is_inference" and not vm.inference and info is None:
         return _is_inference(vm, tensor)
@@ -139,7 +139,7 @@ def asked(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     else:
         raise GraphBreak(f"a computed tensor is asked for {name}")
     for given in inputs:
-        offset = given.fake.storage_offset() if name == "storage_offset" else None
+        offset = vm.dynamic.offset(given) if name == "storage_offset" else None
         if not isinstance(offset, torch.SymInt):  # else an equation says what it is
             vm.guards.add("equals", Fetch(read, given.source), read(given.real))
     return value

@@ -49,13 +49,27 @@ def _template() -> str:
     return text.replace("/*STYLE*/", style).replace("/*SCRIPT*/", f'"use strict";\n(() => {{\n{script}\n}})();')
 
 
+def file_of(path: str | Path) -> Path:
+    """The file that a page is written to.
+
+    Raises:
+        IsADirectoryError: it is a folder.
+    """
+    target = Path(path).expanduser()
+    if target.is_dir():
+        raise IsADirectoryError(
+            f"a report is one file, and {target} is a folder; name a file in it: {target / 'report.html'}"
+        )
+    return target
+
+
 def write(facts: dict[str, Any], path: str | Path) -> Path:
     """Write the page.
 
     Raises:
         OSError: it cannot be written.
     """
-    target = Path(path).expanduser()
+    target = file_of(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(page(facts), encoding="utf-8")
     return target

@@ -17,7 +17,7 @@ from ..compile import check_function
 from ..explaining.explanation import Explanation, explain
 from ..passes.core.base import Pass
 from .gather import facts_of
-from .page import write
+from .page import file_of, write
 from .record import recording
 
 
@@ -65,10 +65,11 @@ def report(
 
     Raises:
         TypeError: `fn` cannot be called.
-        OSError: the page cannot be written.
+        OSError: the page cannot be written; IsADirectoryError before the call, where `path` is a folder.
         What the call raises.
     """
     check_function(fn, "report")
+    file_of(path)  # before anything runs
     settings: dict[str, Any] = {"timed": timed, "dynamic": dynamic, "options": options, "passes": passes}
     with recording() as recorded:
         explanation = explain(fn, **settings)(*args, **kwargs)

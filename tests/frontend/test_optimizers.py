@@ -74,13 +74,47 @@ def test_each(name, flags):
     assert not log.breaks and not log.fallbacks and len(log.captures) <= CAPTURES.get(name, 2), log.recompiles
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad"])
-def test_fused_kernels_are_the_librarys(name):
-    eager, ours = twins(lambda parameters: getattr(torch.optim, name)(parameters, lr=0.1, fused=True))
-    step, log = compiled(lambda: ours[1].step(), number_backend, on_error="raise")
-    for seed in range(3):
+FUSED = [
+    ("SGD", {}),
+    ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("SGD", {"momentum": 0.9, "dampening": 0.5, "maximize": True, "lr": torch.tensor(0.01)}),
+    ("Adam", {"weight_decay": 0.1}),
+    ("Adam", {"amsgrad": True, "maximize": True, "lr": torch.tensor(0.01)}),
+    ("AdamW", {}),
+    ("AdamW", {"amsgrad": True, "weight_decay": 0.3}),
+    ("Adagrad", {"lr_decay": 0.1, "weight_decay": 0.1}),
+    ("Adagrad", {"maximize": True}),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("name", "flags"), FUSED, ids=lambda v: v if isinstance(v, str) else str(v)[:60])
+def test_fused_kernels_are_part_of_the_graph(name, flags, dtype):
+    def make(parameters):
+        return getattr(torch.optim, name)(parameters, **{"lr": 0.01, **copy.deepcopy(flags)}, fused=True)
+
+    eager, ours = twins(make, ((3, 4), (4, 2)), (dtype, dtype))
+    step, log = compiled(ours[1].step, number_backend, on_error="raise")
+    for seed in range(6):
         for parameters, _ in (eager, ours):
+            set_gradients(parameters, seed, none=(1,) if seed == 3 else ())
+        eager[1].step()
+        step()
+        for a, b in zip(ours[0], eager[0], strict=True):
+            torch.testing.assert_close(a, b)
+        one, other = (each[1].state_dict()["state"] for each in (ours, eager))
+        torch.testing.assert_close(one, other)
+    assert not log.breaks and not log.fallbacks
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_fused_kernels_that_a_scaler_speaks_to_are_the_librarys(kind):
+    eager, ours = twins(lambda parameters: kind(parameters, lr=0.1, fused=True))
+    step, log = compiled(lambda: ours[1].step(), number_backend, on_error="raise")
+    for seed in range(4):
+        for parameters, optimizer in (eager, ours):
             set_gradients(parameters, seed)
+            optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), torch.tensor(float(seed % 2))
         eager[1].step()
         step()
         torch.testing.assert_close(ours[0], eager[0], rtol=0, atol=0)

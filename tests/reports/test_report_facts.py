@@ -149,6 +149,13 @@ def test_bad_calls(tmp_path):
         intarsia.report(norm, torch.ones(2, 2), torch.ones(2, 2), path=tmp_path / "file" / "x.html", timed=False)
 
 
+def test_a_folder_is_no_page(tmp_path):
+    calls = []
+    with pytest.raises(IsADirectoryError, match="a report is one file, and .* is a folder; name a file in it"):
+        intarsia.report(calls.append, torch.ones(2), path=tmp_path, timed=False)
+    assert not calls and not list(tmp_path.iterdir())
+
+
 def test_nothing_is_recorded_outside():
     spent("alone", 1.0)
     with recording() as made:
