@@ -139,7 +139,7 @@ class Interpreter(Protocol):
     random: Any  # `modes.randomness.Generators`
     device: torch.device | None
     parameters: dict[int, bool]
-    caches: dict[int, Any]  # `calls.library.Cache`, by the id of what stands for it
+    caches: dict[int, Any]  # `modes.caches.Cache`, by the id of what stands for it
     current_error: BaseException | None
     outer_error: BaseException | None
     carried: Any  # what an exception says of its origin, while C code carries it

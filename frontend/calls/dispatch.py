@@ -25,7 +25,7 @@ from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Item
-from ..modes import locks, python_random, randomness, uncaught
+from ..modes import caches, locks, python_random, randomness, uncaught
 from ..operators import ROWS as OPERATORS
 from ..regions import branches, flex, loops
 from ..state import Interpreter
@@ -572,7 +572,7 @@ _BY_KIND: dict[type, Any] = {
     types.BuiltinFunctionType: _builtin,
     types.MethodWrapperType: _wrapper,
     functools.partial: library.call_partial,
-    library.LRU: library.call_cached,
+    caches.LRU: caches.call_cached,
     OpOverload: call_operator,
     OpOverloadPacket: call_operator,
     **dict.fromkeys((operator.itemgetter, operator.attrgetter), library.call_getter),
@@ -590,6 +590,6 @@ fill(
         *(messages.ROWS, warned.ROWS),
     ),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
-    *(hooks.ROWS, coroutine.ROWS, subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS),
+    *(hooks.ROWS, coroutine.ROWS, subclasses.ROWS, saving.ROWS, branches.ROWS, loops.ROWS, flex.ROWS, caches.ROWS),
     *(locks.ROWS, randomness.ROWS, python_random.ROWS, making.ROWS, class_library.ROWS, code_text.ROWS, *OPERATORS),
 )

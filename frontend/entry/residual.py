@@ -21,7 +21,6 @@ from ..breaks.iterators import moves
 from ..bytecode.exceptions import builtin_members, handled_outside
 from ..bytecode.generator import InterpretedGenerator
 from ..calls.contexts import Scope
-from ..calls.library import LRU, check_empty
 from ..calls.visibility import is_opaque_type
 from ..classes.rebuild import check_globals, escapes, is_signature, made_again
 from ..errors import Unsupported
@@ -31,6 +30,7 @@ from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, same_keys
 from ..guards.set_tables import made_set, recipe
 from ..guards.source import Source
+from ..modes.caches import LRU, check_empty
 from ..state import Interpreter
 from ..subclasses.wrappers import counted_versions, handed_out
 from ..torch_private.dtensor import is_composite, is_fact
