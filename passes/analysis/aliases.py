@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import buffer, kernel
-from ...ir.dialects.aten import begins_talk, is_wait, may_share, writes_to
+from ...ir.dialects.aten import begins_talk, is_wait, may_share, overload, writes_to
 from .strides import is_view
 
 
@@ -32,6 +32,13 @@ def makes_memory(op: kernel.Extern | buffer.Extern) -> bool:
     return not any(may_share(op))
 
 
+def counts_from_storage(op: Operation) -> bool:
+    """Whether a library call counts from where the storage of its first operand begins, wherever the operand itself lies in it."""
+    if not isinstance(op, kernel.Extern) or op.get("own"):
+        return False
+    return any(argument.name == "storage_offset" for argument in overload(op["target"])._schema.arguments)
+
+
 def written_operands(op: kernel.Extern | buffer.Extern) -> list[SSAValue]:
     """The operands that a library call writes to."""
     out = op.operands[len(op["operands"]) :]  # of kernels of our own
@@ -44,8 +51,12 @@ class Aliases:
 
     A value's root is the value that memory was given to: an argument, or the result of a kernel or a library call. A result that may be memory
     of several operands has one root and keeps the others alive.
+
+    Attributes:
+        counted: the roots in which a library call counts from the beginning of the storage: it has to begin where they do.
     """
 
+    counted: set[SSAValue] = field(default_factory=set)
     _roots: dict[SSAValue, tuple[SSAValue, ...]] = field(default_factory=dict)
     _joined: dict[SSAValue, SSAValue] = field(default_factory=dict)
 
@@ -63,6 +74,8 @@ class Aliases:
             roots = dict.fromkeys(r for v in shared_operands(op, result) for r in self.roots(v))
             if roots:
                 self._roots[result] = tuple(roots)
+        if counts_from_storage(op):
+            self.counted |= set(self.roots(op.operands[0]))
 
     def join(self, value: SSAValue, root: SSAValue) -> None:
         """A plan gives the memory of `root`, which is a root, to `value`, which has none of its own any more."""

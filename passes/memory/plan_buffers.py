@@ -116,8 +116,8 @@ class _Planner:
                 for result in op.results:
                     if result in self.writes.target or self.root(result) is not result:
                         continue
-                    own = self._is_asynchronous(result) or not self._names(result).isdisjoint(self.late)
-                    if result not in self.outputs and own:
+                    own = result in self.aliases.counted or not self._names(result).isdisjoint(self.late)
+                    if result not in self.outputs and (own or self._is_asynchronous(result)):
                         self.on_device.add(result)
                     elif result not in self.outputs:
                         last = self.last_use.get(result, number)
