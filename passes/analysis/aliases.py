@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from ...ir.dialects import buffer, kernel
+from ...ir.dialects import buffer, kernel, prim
 from ...ir.dialects.aten import begins_talk, is_wait, may_share, overload, writes_to
-from .strides import is_view
+from ...ir.symbols import Dim
+from .strides import is_view, view_of
 
 
 def shared_operands(op: Operation, result: SSAValue) -> tuple[SSAValue, ...]:
@@ -32,7 +34,7 @@ def makes_memory(op: kernel.Extern | buffer.Extern) -> bool:
     return not any(may_share(op))
 
 
-def counts_from_storage(op: Operation) -> bool:
+def counts_from_storage(op: Operation) -> TypeGuard[kernel.Extern]:
     """Whether a library call counts from where the storage of its first operand begins, wherever the operand itself lies in it."""
     if not isinstance(op, kernel.Extern) or op.get("own"):
         return False
@@ -74,8 +76,22 @@ class Aliases:
             roots = dict.fromkeys(r for v in shared_operands(op, result) for r in self.roots(v))
             if roots:
                 self._roots[result] = tuple(roots)
-        if counts_from_storage(op):
+        if counts_from_storage(op) and self.start(op) is None:
             self.counted |= set(self.roots(op.operands[0]))
+
+    def start(self, op: kernel.Extern) -> tuple[SSAValue, Dim] | None:
+        """Where in memory of ours the result of `aten.as_strided` begins, which counts from the beginning of a storage.
+
+        Our memory begins where its value does; that of an argument does not.
+        """
+        if op["target"] != "aten.as_strided.default":
+            return None
+        view, start = view_of(op.operands[0]), op.get("storage_offset")
+        if view is None or isinstance(view.base, BlockArgument) or self.root(view.base) is not view.base:
+            return None
+        if prim.tensor(view.base).dtype != prim.tensor(op.results[0]).dtype:
+            return None
+        return view.base, view.offset if start is None else start
 
     def join(self, value: SSAValue, root: SSAValue) -> None:
         """A plan gives the memory of `root`, which is a root, to `value`, which has none of its own any more."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.binding import all_late_names
 from ...ir.dialects import buffer, kernel, loop, prim
@@ -412,7 +412,7 @@ class _Planner:
             attrs = {**_call_literals(op), "target": SUMS[op["target"]]}
             self.block.add_op(buffer.Extern.make(self._moved(op.operands), [], attrs, loc=op.location))
             self.new[op.results[0]] = self.new[op.operands[0]]
-        elif (start := self._start(op)) is not None:
+        elif (start := self.aliases.start(op)) is not None:
             base, offset = start
             self.new[op.results[0]] = self._seen_as(self.new[base], _memory(op.results[0]), offset)
         else:
@@ -422,20 +422,6 @@ class _Planner:
             self.new |= dict(zip(op.results, call.results, strict=True))
         for result in op.results:
             self.new[result].name_hint = result.name_hint
-
-    def _start(self, op: kernel.Extern) -> tuple[SSAValue, Dim] | None:
-        """Where in memory of ours the result of `aten.as_strided` begins, which counts from the beginning of a storage.
-
-        Our memory begins where its value does; that of an argument does not.
-        """
-        if op["target"] != "aten.as_strided.default":
-            return None
-        view, start = view_of(op.operands[0]), op.get("storage_offset")
-        if view is None or isinstance(view.base, BlockArgument) or self.root(view.base) is not view.base:
-            return None
-        if _memory(view.base).dtype != _memory(op.results[0]).dtype:
-            return None
-        return view.base, view.offset if start is None else start
 
     def _view(self, value: SSAValue) -> None:
         view, t = view_of(value), prim.tensor(value)
