@@ -24,7 +24,7 @@ from ..state import Interpreter
 from ..torch_private.symbols import is_of_this_call
 from ..values.kinds import HEAP_TYPE, SYMBOLIC, isinstance
 from .frame import Frame
-from .instruction import per_code
+from .instruction import disassemble, per_code
 from .version import CLOSE_RUNS
 
 __all__ = [
@@ -98,16 +98,20 @@ def _named(error: Any, name: str | None) -> Any:
 
 def note_missing(vm: Interpreter, error: BaseException, obj: Any, name: str) -> None:
     """Note on an AttributeError that a look-up ends in what was looked for, as CPython does where it says neither."""
-    if not isinstance(error, AttributeError) or error.name is not None or error.obj is not None:
+    kind = type(error)
+    if not issubclass(kind, AttributeError) or error.name is not None or error.obj is not None:  # type: ignore[attr-defined]
         return
-    own = (field for cls in type(error).__mro__ if cls.__flags__ & HEAP_TYPE for field in vars(cls))
-    if vm.user.source_of(error) is None and not {"__setattr__", "name", "obj"}.intersection(own):
-        error.name = name
-        if not vm.is_frontend_class(vm.type_of(obj)):  # a `super()` is none that the program may have
-            error.obj = obj
-    else:
+    own = kind is not AttributeError and any(field in vars(c) for c in kind.__mro__[:-4] for field in _NOTED)
+    if own or vm.user.source_of(error) is not None:
         vm.call(setattr, (error, "name", name), {})
         vm.call(setattr, (error, "obj", obj), {})
+        return
+    error.name = name  # type: ignore[attr-defined]
+    if not vm.is_frontend_class(type(obj)) or not vm.is_frontend_class(vm.type_of(obj)):
+        error.obj = obj  # type: ignore[attr-defined] # a `super()` is none that the program may have
+
+
+_NOTED = ("__setattr__", "name", "obj")
 
 
 def signature_text(function: Any) -> str:
@@ -213,17 +217,17 @@ def add_entry(vm: Interpreter, error: BaseException, frame: Frame) -> None:
 
 
 def _entry(behind: types.TracebackType | None, frame: Frame) -> types.TracebackType:
-    ordinal = frame.program.origins[frame.index][0]
-    return types.TracebackType(behind, shown_frame(frame), _offsets(frame.code)[ordinal], frame.line)
+    return types.TracebackType(behind, shown_frame(frame), _offsets(frame.code)[frame.index], frame.line)
 
 
 @per_code
 def _offsets(code: types.CodeType) -> list[int]:
-    """Where each real instruction is at when it raises, as `Program.origins` counts them: a call's group is at the call itself."""
+    """Where CPython is when an instruction of the normal form raises: of a call's group at the call itself."""
     found: list[int] = []
     for ins in reversed([ins for ins in dis.get_instructions(code) if ins.opname not in ("CACHE", "EXTENDED_ARG")]):
         found.append(found[-1] if ins.opname in ("KW_NAMES", "PRECALL") else ins.offset)
-    return found[::-1]
+    found.reverse()
+    return [found[ordinal] for ordinal, _ in disassemble(code).origins]
 
 
 def _add_to_caller_s(vm: Interpreter, error: BaseException, frame: Frame, source: Source) -> None:

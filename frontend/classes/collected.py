@@ -102,11 +102,14 @@ def _let_die(vm: Interpreter) -> None:
             continue
         if ref is None:
             raise GraphBreak("gc.collect() may end a generator that is half-way")
-        if ref is not value and (type(ref) is not weakref.ReferenceType or find_method(type(value), "__del__")):
+        plain = type(ref) is weakref.ReferenceType or type(ref) in PROXIES
+        if ref is not value and (not plain or find_method(type(value), "__del__")):
             raise GraphBreak("gc.collect() ends an object that a weak reference of another kind leads to")
         dead[id(ref)] = ref
         if ref is not value:
             vm.user.opaque[id(ref)] = "a weak reference to what is collected"
+            if type(ref) in PROXIES:
+                vm.recipes.pop(id(ref), None)
 
 
 def _reached(vm: Interpreter) -> Iterator[Any]:

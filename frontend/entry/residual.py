@@ -582,7 +582,6 @@ _BUILDERS: dict[type, Any] = {
     **dict.fromkeys((type({}.keys()), type({}.values()), type({}.items())), Residual._view),
     **{type(view()): Residual._view for view in (_ORDERED.keys, _ORDERED.values, _ORDERED.items)},
     **dict.fromkeys((Linear, Pullback, Transformed), lambda r, v: r._fresh(v, v.text(r))),
-    **dict.fromkeys(PROXIES, Residual._object),
     **dict.fromkeys((io.StringIO, io.BytesIO), Residual._stream),
     Identity: lambda r, v: r._fresh(v, f"{r.emit.constant(v.number, 'number_of')}({r.value(v.value)})"),
     Text: Residual._text,

@@ -19,7 +19,7 @@ from ..calls.library import methodcaller_parts
 from ..classes.rebuild import check_globals
 from ..errors import Unsupported
 from ..regions.rows import Grown
-from ..values.held import reduced
+from ..values.held import PROXIES, reduced
 from ..values.tensor import TensorMethod
 
 __all__ = [
@@ -163,10 +163,14 @@ def method_caller(residual: Any, value: Any) -> str:
     return _called(residual, value, kind, *args, **keywords)
 
 
-def reference(residual: Any, value: weakref.ref[Any]) -> str:
-    """A weak reference; one with a callback is an object of its own."""
+def reference(residual: Any, value: Any) -> str:
+    """A weak reference or proxy; a reference with a callback is an object of its own."""
+    refers = type(value) is weakref.ReferenceType
     if id(value) in residual.vm.effects.dead:
-        return _called(residual, value, _dead_reference)
+        kind = "reference" if refers else "proxy of a callable" if type(value) is weakref.CallableProxyType else "proxy"
+        return _called(residual, value, _dead, kind)
+    if not refers:
+        return str(residual._object(value))
     return _again(residual, value) or _called(residual, value, weakref.ref, value())
 
 
@@ -174,9 +178,15 @@ class _Gone:
     """What nothing holds."""
 
 
-def _dead_reference() -> weakref.ref[Any]:
-    """A weak reference to an object that is gone."""
-    return weakref.ref(_Gone())
+class _CallableGone(_Gone):
+    def __call__(self) -> None: ...
+
+
+def _dead(kind: str) -> Any:
+    """A weak reference or proxy to an object that is gone."""
+    if kind == "reference":
+        return weakref.ref(_Gone())
+    return weakref.proxy(_Gone() if kind == "proxy" else _CallableGone())
 
 
 def as_it_is(residual: Any, value: Any) -> str:
@@ -216,5 +226,5 @@ BUILDERS: dict[type, Any] = {
     **dict.fromkeys((operator.itemgetter, operator.attrgetter), getter),
     operator.methodcaller: method_caller,
     types.MethodType: method,
-    weakref.ReferenceType: reference,
+    **dict.fromkeys((weakref.ReferenceType, *PROXIES), reference),
 }

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..breaks.breaks import Nowhere
-from ..errors import GraphBreak
+from ..errors import GraphBreak, UserRaise
 from ..state import Interpreter
 from .constant import is_constant
 from .kinds import HEAP_TYPE, IMMUTABLE_TYPE, SYMBOLIC, isinstance, namespace_of
@@ -160,6 +160,8 @@ PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 def behind(vm: Interpreter, proxy: Any) -> Any:
     """The object that a weak proxy stands for; one of the caller's breaks the graph."""
     recipe = vm.recipes.get(id(proxy))
+    if id(proxy) in vm.effects.dead:
+        raise UserRaise(ReferenceError("weakly-referenced object no longer exists"))
     if recipe is None:
         raise GraphBreak("a weak proxy of the caller's is used")
     check_alive(vm, recipe[1][0])

@@ -213,3 +213,47 @@ def test_classes() -> None:
     for _ in range(2):
         assert same(fast(X), classes(X))
     assert not log.breaks
+
+
+@pytest.mark.parametrize("hold", [None, "list", "cell", "caller"])
+def test_proxies_of_what_is_dropped(hold: str | None) -> None:
+    def program(x: Tensor, held: list[Any]) -> Any:
+        node, keep = Node(), []
+        node.held = [node, 5]
+        proxy = weakref.proxy(node)
+        before = proxy.held[1]
+        if hold == "list":
+            keep.append(node)
+        if hold == "cell":
+            keep.append(lambda node=node: node)
+        if hold == "caller":
+            held.append(node)
+        del node
+        gc.collect()
+        said = []
+        for function in (lambda: proxy.held[1], lambda: setattr(proxy, "held", 3), lambda: proxy.missing):
+            try:
+                said.append(function())
+            except (ReferenceError, AttributeError) as error:
+                said.append((type(error), str(error)))
+        return x + 1, before, said, len(keep)
+
+    fast, log = compiled(program, on_error="warn")
+    for _ in range(2):
+        assert fast(X, [])[1:] == program(X, [])[1:]
+    assert hold == "caller" or not log.breaks and not log.fallbacks
+
+
+def test_a_dead_proxy_is_given_out() -> None:
+    def program(x: Tensor) -> Any:
+        node = Node()
+        node.held = node
+        proxy = weakref.proxy(node)
+        del node
+        gc.collect()
+        return x + 1, proxy
+
+    fast, _ = compiled(program, on_error="warn")
+    for _ in range(2):
+        with pytest.raises(ReferenceError):
+            fast(X)[1].held  # noqa: B018
