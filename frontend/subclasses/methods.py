@@ -13,6 +13,7 @@ A call like an earlier one (function, layouts, sizes, constants) is not followed
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
 from ..errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
@@ -43,6 +44,7 @@ from .given import alike, copied, deep, facts_of, gradient_of, leaves_in
 
 __all__ = [
     "Methods",
+    "Operator",
     "applied",
     "asked",
     "begun",
@@ -270,6 +272,30 @@ class _Beside(OutputGraph):
         return self._new_placeholder("size")
 
 
+class Operator(_Beside):
+    """The graph of a method that is given a call of an operator, and may do nothing but make it."""
+
+    def is_known(self, fake: Any) -> bool:
+        """What the method is given and has made."""
+        return id(fake) in self._node_of or id(fake) in self.given
+
+    def is_call_alone(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+        """Whether nothing was computed but this call of an operator, and this is what it gives."""
+        made = [n for n in self.graph.nodes if n.op != "placeholder" and n.target is not operator.getitem]
+        if len(made) != 1 or made[0].target is not function:
+            return False
+        if (made[0].args, made[0].kwargs) != (self.lift(args), self.lift(kwargs)):
+            return False
+        several = type(result) in (tuple, list)
+        found = [self._node_of.get(id(r)) if isinstance(r, Tensor) else r for r in (result if several else [result])]
+        if not several:
+            return found == made
+        places = [n.args[1] if isinstance(n, fx.Node) and n.args[:1] == (made[0],) else n for n in found]
+        return all(p is None or p == k for k, p in enumerate(places)) and len(places) == len(
+            made[0].meta["example_value"]
+        )
+
+
 # ---- where calls are seen ----
 
 
@@ -430,12 +456,12 @@ def made(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def is_fresh(vm: Interpreter, tensor: Tensor) -> bool:
     """Whether a wrapper tensor is being made by a constructor that is followed."""
-    return type(vm.out) is _Beside and any(t is tensor for t in vm.out.fresh)
+    return isinstance(vm.out, _Beside) and any(t is tensor for t in vm.out.fresh)
 
 
 def is_followed(vm: Interpreter) -> bool:
     """Whether a method is being followed."""
-    return type(vm.out) is _Beside
+    return isinstance(vm.out, _Beside)
 
 
 def copied_data(vm: Interpreter, value: Any) -> Any:
