@@ -32,7 +32,7 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack, trampoline
 from ..values.identity import Identity
-from ..values.kinds import HEAP_TYPE, isinstance
+from ..values.kinds import HEAP_TYPE, isinstance, namespace_of
 from ..values.namespaces import instance_attr
 from ..values.protocol import answered, binary_by_methods, is_written_in_python
 from ..values.text import guarded_repr
@@ -219,8 +219,12 @@ def _copy(vm: Interpreter, value: Any) -> Any:
         return made
     if isinstance(value, Tensor):
         raise GraphBreak("copy.copy of a tensor")
-    method = objects.find_method(kind, "__copy__")
-    if method is not None:
+    method, owner = objects.lookup(kind, "__copy__")
+    if owner is not None and isinstance(method, types.MethodDescriptorType) and kind is not owner:
+        if any(objects.find_method(kind, name) is not None for name in ("__new__", "__init__", "__iter__")):
+            raise GraphBreak(f"a {kind.__qualname__} is copied by C code, which asks methods of the program's")
+        return vm.create(vm.call(method, (value,), {}))
+    if owner is not None:
         return vm.call(method, (value,), {})
     return _rebuild(vm, value, "copy.copy", lambda item: item)
 
@@ -236,7 +240,7 @@ def _rebuild(
     own = [name for name in custom if objects.find_method(kind, name) is not None]
     own += ["__reduce_ex__"] if answers_itself(vm, value, "__reduce_ex__") else []
     own += ["copyreg"] if not isinstance(value, nn.Module) and registered(vm, kind) is not None else []
-    plain = hasattr(value, "__dict__") and kind.__new__ is object.__new__
+    plain = namespace_of(value) is not None and kind.__new__ is object.__new__
     if isinstance(value, nn.Module) or own or not plain or id(value) in vm.user.opaque or has_slots(kind):
         return reconstructed(vm, value, who, memo)
     made = vm.create(vm.native(object.__new__, kind))

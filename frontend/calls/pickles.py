@@ -33,7 +33,7 @@ from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
-from ..values.kinds import HEAP_TYPE, SYMBOLIC, c_name, is_honest, isinstance
+from ..values.kinds import HEAP_TYPE, SYMBOLIC, c_name, is_honest, isinstance, namespace_of
 from ..values.namespaces import instance_attr
 from .registry import Rows
 from .visibility import is_opaque_type
@@ -94,7 +94,7 @@ def reduced(vm: Interpreter, obj: Any, *given: Any) -> Any:
     programs = _hooks(vm, kind, protocol)
     asks = "__getattribute__" in programs
     if is_honest(kind):
-        own = [name for name in _HOOKS if name in getattr(obj, "__dict__", ())]
+        own = [name for name in _HOOKS if name in (namespace_of(obj) or ())]
     elif asks and type(obj) is kind and not any("__class__" in vars(base) for base in kind.__mro__[:-1]):
         own = [name for name in _HOOKS if instance_attr(vm, obj, name)[0]]
     else:  # a proxy, or one that says that it is of another class
@@ -307,12 +307,12 @@ def answers_itself(vm: Interpreter, obj: Any, name: str) -> bool:
     if not kind.__flags__ & HEAP_TYPE or isinstance(obj, nn.Module):
         return False
     hooks = (objects.find_method(kind, hook) for hook in ("__getattribute__", "__getattr__"))
-    return any(hook is not None for hook in hooks) or hasattr(obj, "__dict__") and instance_attr(vm, obj, name)[0]
+    return any(hook is not None for hook in hooks) or namespace_of(obj) is not None and instance_attr(vm, obj, name)[0]
 
 
 def asked_of_object(vm: Interpreter, obj: Any, name: str) -> Any:
     """`getattr(obj, name, None)`, as the functions of `copy` ask."""
-    if answers_itself(vm, obj, name) or objects.find_method(type(obj), name) is not None or name.startswith("__reduce"):
+    if answers_itself(vm, obj, name) or objects.lookup(type(obj), name)[1] is not None:
         return vm.call(getattr, (obj, name, None), {})
     return None
 

@@ -454,3 +454,51 @@ def test_classes_that_are_found_by_their_names_meanwhile() -> None:
     fast, log = compiled(program)
     assert fast(X)[1] == program(X)[1] and not log.breaks and not log.fallbacks
     assert "Passing" not in globals()
+
+
+class Queue(collections.deque[int]):
+    pass
+
+
+class Defaults(collections.defaultdict[str, int]):
+    pass
+
+
+class Slow(Queue):
+    def __init__(self, *given: Any) -> None:
+        calls.append("init")
+        super().__init__(*given)
+
+
+class Searching(list[int]):
+    __slots__ = ("a",)
+
+    def __getattr__(self, name: str) -> Any:
+        calls.append(name)
+        raise AttributeError(name)
+
+
+def test_copies_by_c_code_leave_attributes_behind() -> None:
+    def program(x: Tensor) -> Any:
+        queue, defaults = Queue([1, 2], 5), Defaults(int)
+        queue.a = defaults.a = defaults["b"] = 1  # type: ignore[attr-defined]
+        made = [copy.copy(queue), copy.copy(defaults)]
+        facts = [(type(one), vars(one)) for one in made]
+        return x + 1, facts, list(made[0]), made[0].maxlen, made[1]["c"], dict(made[1])  # type: ignore[attr-defined]
+
+    fast, log = compiled(program, on_error="warn")
+    for _ in range(2):
+        assert fast(X)[1:] == program(X)[1:]
+
+
+def test_methods_of_the_program_s_are_asked_as_often_as_in_eager() -> None:
+    def program(x: Tensor) -> Any:
+        del calls[:]
+        searching = Searching([1])
+        searching.a = 2
+        made = [copy.copy(Slow([1])), copy.copy(searching), copy.deepcopy(searching)]
+        return x + 1, [list(one) for one in made], made[1].a, list(calls)
+
+    fast, _ = compiled(program, on_error="warn")
+    for _ in range(2):
+        assert fast(X)[1:] == program(X)[1:]
