@@ -189,7 +189,7 @@ class Marks:
                 seen.setdefault(source, []).append(expected)
         for source, known in seen.items():
             value = _fetched(source, values)
-            value = tuple(value) if isinstance(value, dict) else value
+            value = tuple(dict.keys(value)) if isinstance(value, dict) else value
             cls = value if isinstance(value, type) else type(value)
             classes = {k for k in known if isinstance(k, type)}
             again = [k for k in classes if _names(k) == _names(cls)]

@@ -502,3 +502,23 @@ def test_methods_of_the_program_s_are_asked_as_often_as_in_eager() -> None:
     fast, _ = compiled(program, on_error="warn")
     for _ in range(2):
         assert fast(X)[1:] == program(X)[1:]
+
+
+def test_no_method_of_an_argument_s_is_asked_why_entries_miss() -> None:
+    def program(x: Tensor) -> Any:
+        del calls[:]
+
+        class Backwards(dict[int, int]):
+            def __iter__(self) -> Any:
+                calls.append("iter")
+                return iter([2, 1])
+
+        made = Backwards({1: 2})
+        torch._dynamo.graph_break()
+        x = x + len(made)
+        torch._dynamo.graph_break()
+        return x, dict(made.items()), list(calls)
+
+    fast, _ = compiled(program, on_error="warn")
+    for _ in range(3):
+        assert fast(X)[1:] == program(X)[1:]
