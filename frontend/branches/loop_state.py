@@ -381,7 +381,7 @@ class Surroundings:
         self.vm, self.frame = vm, frame
         self.state = _Visible(vm)
         self.reach = Reach(vm, "the loop")
-        values = self.reach.values()
+        values = [*self.reach.values(), *_written(vm), *(unread.appended for unread in vm.user.appended)]
         found = [value if type(value) in _CONTAINERS else getattr(value, "__dict__", None) for value in values]
         self.contents = Contents(vm, [value for value in found if type(value) in _CONTAINERS])
 
@@ -459,6 +459,18 @@ def put_again(vm: Interpreter, view: Tensor, steps: Sequence[fx.Node], base: Ten
         )
     if isinstance(made, Tensor) and made.stride() == view.stride() and made.shape == view.shape:
         vm.out._node_of[id(view)] = vm.out.node(made)
+
+
+def _written(vm: Interpreter) -> list[Any]:
+    """The containers that attributes and variables of the caller's hold which were written, and those in them."""
+    journal, found = vm.effects, list[Any]()
+    ahead = [entry[1] for written in (journal.attrs, journal.globals, journal.cells) for entry in written.values()]
+    while ahead:
+        value = ahead.pop()
+        if type(value) in (list, dict, tuple) and not any(value is one for one in found):
+            found.append(value)
+            ahead += _items(value)
+    return found
 
 
 def _items(container: Any) -> list[Any]:

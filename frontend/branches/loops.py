@@ -593,7 +593,8 @@ class _Loop:
             else:
                 choices.note(result, start)
             for memory, number in found.outside[k]:
-                if there[memory] is not result:
-                    choices.note(result, there[memory], *([] if number is None else [(loop, number)]))
+                if there[memory] is not result:  # behind a round or more
+                    ways = [(-loop, 1)] if number is None else [(-loop, 1), (loop, number)]
+                    choices.note(result, there[memory], *ways)
         for j, k in found.pairs:
             choices.note_shared(pairs[j][0], pairs[k][0])

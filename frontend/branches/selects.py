@@ -343,7 +343,7 @@ class Choices:
         for made, before, _, loop in self.unless:
             other = _memory(before)
             found = complete(self.may_be.get(other, frozenset([(other, frozenset())])))
-            without[_memory(made)] = frozenset((memory, ways | {(loop, -1)}) for memory, ways in found)
+            without[_memory(made)] = frozenset((memory, ways | {(loop, -1), (-loop, 0)}) for memory, ways in found)
         return {memory: complete(found) for memory, found in self.may_be.items()} if without else self.may_be
 
     def refusal(self, vm: Interpreter, results: Sequence[Tensor]) -> str | None:

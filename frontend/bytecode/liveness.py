@@ -30,7 +30,7 @@ def live_names(code: types.CodeType, index: int) -> frozenset[str]:
 def _table(code: types.CodeType) -> tuple[frozenset[str], ...]:
     program = disassemble(code)
     count = len(program.instructions)
-    if _FRAME_READERS.intersection(code.co_names):
+    if _FRAME_READERS.intersection(code.co_names) - ({"stack"} if _stacks_tensors_only(program) else set()):
         return (frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars)),) * count
     boxed = {*code.co_cellvars, *code.co_freevars}
     following = [_successors(program, i) for i in range(count)]
@@ -51,6 +51,13 @@ def _table(code: types.CodeType) -> tuple[frozenset[str], ...]:
             if after != live[i]:
                 live[i], changed = after, True
     return tuple(live)
+
+
+def _stacks_tensors_only(program: Program) -> bool:
+    """Whether every `stack` is that of a global variable `torch`, and not inspect's."""
+    before = [None, *program.instructions]
+    found = [(a, b) for a, b in zip(before, program.instructions, strict=False) if b.arg == "stack"]
+    return all(a is not None and a.op == "LOAD_GLOBAL" and a.arg == "torch" for a, b in found)
 
 
 def _successors(program: Program, index: int) -> list[int]:

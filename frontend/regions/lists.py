@@ -112,7 +112,7 @@ class Lists:
         if type(value) is not Grown or value._rows.kind is not Tensor:
             return None
         made = value._rows.all()
-        vm.branches.choices.note(made, value._rows.stands)
+        value._rows.note(made)
         return made
 
 
@@ -169,8 +169,9 @@ class Growing:
     def _rows(self, value: list[Any], items: list[Any]) -> Rows:
         """A list of the frame's as rows."""
         vm, frame = self.vm, self.frame
-        callers = id(value) in vm.user.by_value or any(shadow.copy is value for shadow in vm.user.shadows)
-        if callers or self.surroundings.held_elsewhere(value):
+        mine = any(held is value for held in (*frame.fast.values(), *frame.stack)) and id(value) not in vm.user.by_value
+        callers = any(shadow.copy is value for shadow in vm.user.shadows)
+        if not mine or callers or self.surroundings.held_elsewhere(value):
             raise Prevented("a list grows in the loop that something else than variables of its function holds")
         kind = vm.type_of(items[0])
         if kind not in (bool, int, float) and (reason := unfit(vm, items[0])):

@@ -190,8 +190,6 @@ class Rows:
             if not self.first:
                 return vm.out.call_method("clone", (used,), {})  # type: ignore[no-any-return]
             rows = [self.row(item) for item in self.first]
-            for row in rows if self.kind is Tensor else ():
-                vm.branches.choices.note(self.stands, row)
             before = vm.out.call_function(torch.stack, (rows,), {})
             return vm.out.call_function(torch.cat, ([before, used],), {})  # type: ignore[no-any-return]
 
@@ -211,8 +209,13 @@ class Rows:
             if number is None:
                 raise GraphBreak("a number of a list whose length values decide is read where no number may be")
             return number
-        vm.branches.choices.note(made, self.stands)
+        self.note(made)
         return made
+
+    def note(self, made: Tensor) -> None:
+        """Note of a copy of items that it stands for them."""
+        for item in (self.stands, *(item for item in self.first if isinstance(item, Tensor))):
+            self.vm.branches.choices.note(made, item)
 
 
 def unfit(vm: Interpreter, value: Any) -> str | None:

@@ -256,6 +256,48 @@ def many(x):
     return found
 
 
+def decoded(x):
+    tokens = []
+    for _ in range(9):
+        x = torch.tanh(x * 0.5)
+        token = x.argmax(-1)
+        if x.amax() < 0.3:
+            break
+        tokens.append(token)
+        x = x + token[:, None] * 0.01
+    return tokens
+
+
+def stops_early(x):
+    outs, h = [], x[0] * 0
+    for t in range(4):
+        h = torch.tanh(x[t] + h)
+        if h.abs().mean() > 0.9:
+            break
+        outs.append(h)
+    return outs, h + 1
+
+
+def all_and_the_last(x):
+    states = []
+    for _ in range(9):
+        y = torch.tanh(x)
+        states.append(y)
+        if (y - x).norm() < 0.3:
+            break
+        x = y
+    return {"last": states[-1] * 2, "all": states}
+
+
+def beams(x):
+    parents, tokens, scores = [], [], x.sum(-1)
+    while scores.max() < 40 and len(tokens) < 7:
+        scores, place = (scores[:, None] + x.abs()).view(-1).topk(4)
+        parents.append(place // 3)
+        tokens.append(place % 3)
+    return scores, torch.stack([x.argmax(-1), *[]]), parents, tokens
+
+
 ONE_GRAPH = [stacked, given_out, in_front_of_the_append, numbers, whole_numbers, truths, joined, two_a_round]
 ONE_GRAPH += [
     appended_behind,
@@ -268,7 +310,7 @@ ONE_GRAPH += [
     two_loops,
 ]
 ONE_GRAPH += [before_it_is_computed_anew, in_a_helper, beside_others, returned_in_the_loop, a_check, empty_is_an_error]
-ONE_GRAPH += [as_a_tensor_of_floats, many]
+ONE_GRAPH += [as_a_tensor_of_floats, many, decoded, stops_early, all_and_the_last, beams]
 
 
 # ---- lists that are not carried ----
@@ -281,13 +323,6 @@ def held_by_another(x):
         x = x * 0.5
         found.append(x + 1)
     return both
-
-
-def of_the_callers(x, held):
-    while x.max() > 0.3:
-        x = x * 0.5
-        held.append(x + 1)
-    return x + 1
 
 
 def of_two_shapes(x):
@@ -440,6 +475,29 @@ def comprehended(x):
     return [item + 1 for item in found], dict(enumerate(found)), tuple(found), list(zip(found, found, strict=True))
 
 
+class Holder:
+    """Holds what capture sets."""
+
+
+HOLDER, HELD = Holder(), []
+
+
+def of_an_attribute(x):
+    HOLDER.seen = []
+    while x.max() > 0.3:
+        x = x * 0.5
+        HOLDER.seen.append(x.sum())
+    return torch.stack([x.sum(), *HOLDER.seen]), len(HOLDER.seen)
+
+
+def of_the_modules(x):
+    HELD.clear()
+    while x.max() > 0.3:
+        x = x * 0.5
+        HELD.append(x.sum())
+    return len(HELD), sum(HELD)
+
+
 NOT_CARRIED = [
     held_by_another,
     of_two_shapes,
@@ -456,7 +514,16 @@ NOT_CARRIED += [
     written_in_later_rounds,
     first_items_change,
 ]
-NOT_CARRIED += [by_a_bound_method, with_gaps, transposed, sorted_behind, in_two_loops, comprehended]
+NOT_CARRIED += [
+    of_an_attribute,
+    of_the_modules,
+    by_a_bound_method,
+    with_gaps,
+    transposed,
+    sorted_behind,
+    in_two_loops,
+    comprehended,
+]
 
 
 def shared(values):
@@ -499,6 +566,37 @@ def test_an_empty_list_gives_a_tensor_of_floats() -> None:
     assert len(log.captures) == 1 and not log.breaks
     check(as_a_tensor, fast)
     assert not log.fallbacks
+
+
+def test_a_list_of_the_callers_that_is_not_looked_at() -> None:
+    def f(x, held):
+        while x.max() > 0.3:
+            x = x * 0.5
+            held.append(x.sum())
+        return x + 1
+
+    fast, log = compiled(f, number_backend, on_error="raise")
+    for x in XS:
+        wanted, found = [x], [x]
+        assert same(fast(x, found), f(x, wanted)) and same(found, wanted)
+    assert log.breaks
+
+
+def test_variables_that_only_the_loop_reads() -> None:
+    """`torch.stack` is no function that looks at frames, as `inspect.stack` is."""
+
+    def f(x):
+        found = []
+        while x.max() > 0.3:
+            half = x * 0.5
+            x = half
+            found.append(half.sum())
+        return torch.stack(found)
+
+    fast, log = compiled(f, number_backend, on_error="raise")
+    for x in (XS[0], XS[2]):
+        assert same(fast(x), f(x))
+    assert len(log.captures) == 1 and not log.breaks
 
 
 @pytest.mark.parametrize("f", NOT_CARRIED, ids=lambda f: f.__name__)
