@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from ..entry.nature import calls_of, has_no_effect
 from ..errors import GraphBreak, Refused
-from ..regions.capture import ENDS
+from ..regions.capture import ENDS, EXACT
 from ..state import ASSERTED, EITHER, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.regions import WHILE_LOOP
@@ -169,12 +169,39 @@ def refusal(vm: Interpreter, flags: list[Tensor], ends: bool) -> str | None:
     if unknown is not None:
         return f"{unknown.name} may have an effect"
     if devices_of(vm.out.graph):
-        node = vm.out.node(flags[0])
-        behind = nodes[nodes.index(node) if node in nodes else 0 :]
-        unsafe = next((n for n in behind if _stops_device(n)), None)
+        unsafe = next((n for n in _behind(vm, flags) if _stops_device(n)), None)
         if unsafe is not None:
             return f"{unsafe.name}, behind it, stops the GPU for values that the check keeps away"
     return None
+
+
+def _behind(vm: Interpreter, flags: list[Tensor]) -> list[fx.Node]:
+    """The calls that may see values which no call of eager's does, as a check has failed: those behind the first one, with the graphs that they name.
+
+    So do the rounds of a loop which holds a check, but not those of one that does in each round what eager does (`EXACT`).
+    """
+    nodes, modules = list(vm.out.graph.nodes), vm.out.modules
+    first = vm.out.node(flags[0])
+    ahead = list(dict.fromkeys(vm.out.node(flag) for flag in flags if flag is not None))
+    found, seen = nodes[nodes.index(first) if first in nodes else 0 :], set[fx.Node]()
+    while ahead:
+        node = ahead.pop()
+        if node not in seen:
+            seen.add(node)
+            ahead += node.all_input_nodes
+            if (
+                node.op == "call_function"
+                and EXACT not in node.meta
+                and any(_is_graph(n) for n in node.all_input_nodes)
+            ):
+                found.append(node)
+    named = [modules[str(n.target)] for node in found for n in node.all_input_nodes if _is_graph(n)]
+    inner = [one.graph for module in named for one in module.modules() if isinstance(one, fx.GraphModule)]
+    return [n for n in (*found, *(n for graph in inner for n in graph.nodes)) if n.op.startswith("call")]
+
+
+def _is_graph(node: fx.Node) -> bool:
+    return node.op == "get_attr" and not isinstance(node.meta.get("example_value"), Tensor)
 
 
 def _stops_device(node: fx.Node) -> bool:
@@ -182,7 +209,9 @@ def _stops_device(node: fx.Node) -> bool:
     target = node.target
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     if name in ("getitem", "__getitem__", "setitem"):
-        return any(isinstance(a.meta.get("example_value"), Tensor) for a in node.all_input_nodes[1:])
+        keys: list[fx.Node] = []
+        fx.map_arg(node.args[1], keys.append)
+        return any(isinstance(key.meta.get("example_value"), Tensor) for key in keys)
     return any(word in name for word in _STOPS)
 
 

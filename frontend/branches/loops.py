@@ -35,7 +35,7 @@ from ..bytecode.opcodes import steps_of
 from ..entry.nature import may_draw
 from ..errors import CaptureError, GraphBreak, Refused, UserRaise
 from ..graph.aside import storage_of
-from ..regions.capture import Body, emit, is_tracked, over, owned, read_by, result_like, single
+from ..regions.capture import EXACT, Body, emit, is_tracked, over, owned, read_by, result_like, single
 from ..regions.lists import Growing
 from ..regions.rounds import differentiated, tracked_like
 from ..state import Interpreter
@@ -525,13 +525,10 @@ class _Loop:
         if is_tracked([*leaves, *read]):
             made = differentiated(vm, asked, again, leaves, read, self.ends)
         else:
-            made = emit(
-                vm,
-                WHILE_LOOP,
-                (single(over(asked, read)), over(again, read), leaves, read),
-                again.results,
-                ends=self.ends,
-            )
+            graphs = single(over(asked, read)), over(again, read)
+            made = emit(vm, WHILE_LOOP, (*graphs, leaves, read), again.results, ends=self.ends)
+            if self.growing.is_exact(self.flags):
+                vm.out.node(made[0]).args[0].meta[EXACT] = True  # type: ignore[union-attr]
         count = len(made) - len(self.written)
         for tensor, result in zip(self.written, made[count:], strict=True):
             vm.out.call_method("copy_", (tensor, result), {})

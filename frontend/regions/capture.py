@@ -27,6 +27,7 @@ from ..values.kinds import isinstance
 
 __all__ = [
     "ENDS",
+    "EXACT",
     "Body",
     "captured",
     "differences",
@@ -44,6 +45,7 @@ __all__ = [
 
 
 ENDS = "ends"  # marks the node of a loop that is known to end
+EXACT = "exact"  # marks that of one whose rounds are eager's, whatever check in them fails
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class Lists:
         self.wanted: list[
             tuple[Any, list[Any]]
         ] = []  # lists that a side of a branch in a round was prevented to append to
+        self.full: list[Tensor] = []  # the checks whether there is memory for one more row
         self.growing = False  # whether the rounds of a loop are looked at
 
     def call(self, vm: Interpreter, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -214,6 +215,10 @@ class Growing:
     def sizes(self) -> list[int]:
         """How many rows there is memory for."""
         return [rows.buffer.shape[0] for rows in self.rows]
+
+    def is_exact(self, flags: Sequence[Tensor]) -> bool:
+        """Whether these checks of a round are only whether there is memory for one more row."""
+        return all(any(flag is full for full in self.lists.full) for flag in flags)
 
     def has_left(self, tensor: Tensor) -> bool:
         """Whether it is the memory of rows that was too small."""

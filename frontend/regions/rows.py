@@ -146,6 +146,7 @@ class Rows:
             full = tensor_of_truth(vm, self.count >= self.presumed)
             if isinstance(full, Tensor):
                 vm.side.flags.append(full)
+                vm.branches.lists.full.append(full)
         for k, row in enumerate(rows):
             set_item_of(vm, self.buffer, self.count + k, row)
         if vm.side is not None:

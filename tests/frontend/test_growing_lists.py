@@ -9,6 +9,8 @@ import torch
 from harness import compiled, number_backend, same
 from torch.utils import _pytree as pytree
 
+from intarsia.frontend.branches import checks
+
 XS = [torch.linspace(-1, top, 12).reshape(4, 3) for top in (2.0, 0.1, 9.0, 0.9, 300.0)]  # 3, 0, 5, 2 and 10 rounds
 
 
@@ -702,3 +704,46 @@ def agree(seed):
 def test_random_programs(first) -> None:
     whole = sum(map(agree, range(first, first + 20)))
     assert whole >= 5
+
+
+# ---- checks on a GPU ----
+
+TABLE = torch.arange(600.0).reshape(200, 3)
+
+
+def looks_up(x):
+    found, token = [], x.abs().long().amax(-1)
+    while x.max() > 0.3:
+        x = x * 0.5 + TABLE[token].amin(-1, keepdim=True) * 1e-4
+        token = x.abs().long().amax(-1)
+        found.append(token)
+    return found
+
+
+def looks_up_behind(x):
+    found = []
+    while x.max() > 0.3:
+        x = x * 0.5
+        found.append(x.sum())
+    return found, TABLE[x.abs().long().amax(-1)]
+
+
+def looks_up_in_a_checked_round(x):
+    found = []
+    while x.max() > 0.3:
+        x = x * 0.5
+        if x.sum() > 900:
+            raise ValueError("large")
+        found.append(TABLE[x.abs().long().amax(-1)])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("f", "whole"), [(looks_up, True), (looks_up_behind, False), (looks_up_in_a_checked_round, False)]
+)
+def test_indexes_beside_checks(f, whole, monkeypatch) -> None:
+    """An index outside stops a GPU: only rounds in which all is as in eager may have one beside a check."""
+    monkeypatch.setattr(checks, "devices_of", lambda graph: (0,))
+    fast, log = compiled(f, number_backend)
+    check(f, fast, XS[:4])
+    assert (len(log.captures) == 1 and not log.breaks) is whole and not log.fallbacks
