@@ -122,7 +122,8 @@ class Frame:
     @property
     def line(self) -> int:
         """The source line of the current instruction."""
-        return self.program.instructions[self.index].line
+        instructions, at = self.program.instructions, self.ip - 1
+        return instructions[at if 0 <= at < len(instructions) else self.index].line
 
 
 def module_stack(frames: Sequence[Frame], source_of: Callable[[Any], Any]) -> dict[str, tuple[str, ...]]:

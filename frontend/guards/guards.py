@@ -137,6 +137,15 @@ def _same_types(emit: Emitter, value: str, items: Iterable[Any]) -> str:
     return f" and {kinds} == {emit.constant(types, 'types')}" if types else ""
 
 
+def _lacks(value: Any, name: str) -> bool:
+    """Whether an object has no such attribute, without the program's `__getattr__`."""
+    try:
+        object.__getattribute__(value, name)
+    except AttributeError:
+        return True
+    return False
+
+
 def _refuses(value: Any, refuse: Callable[[Any, str], None]) -> bool:
     try:
         refuse(value, "")
@@ -214,8 +223,8 @@ _KINDS: dict[str, _Kind] = {
         show,
     ),
     "no attribute": _Kind(
-        lambda emit, source, name: f"not hasattr({emit.fetch(source)}, {name!r})",
-        lambda value, name: not hasattr(value, name),
+        lambda emit, source, name: f"{emit.constant(_lacks, 'lacks')}({emit.fetch(source)}, {name!r})",
+        lambda value, name: _lacks(value, name),
         lambda name: f"no attribute {name!r}",
         lambda value: "it has one",
     ),

@@ -17,7 +17,7 @@ from ..calls.registry import C_DESCRIPTORS, row_of
 from ..entry.effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import MISSING, can_change, lookup
-from ..guards.source import Attr, Const, Item, Source
+from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter
 from ..torch_private.functions import OF_OPERATORS
 from .constant import is_constant
@@ -343,7 +343,8 @@ def _slot_or_property(vm: Interpreter, obj: Any, raw: Any, owner: type, kind: ty
             if source is not None:
                 vm.guards.add("no attribute", source, name)
             raise
-        return value if source is None else vm.user.wrap(value, Attr(source, name))
+        place = source and (Fetch(raw.__get__, source) if find_method(kind, "__getattribute__") else Attr(source, name))
+        return vm.user.wrap(value, place) if place is not None else value
     return bind(vm, raw, owner, obj, kind, name)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness import compiled
 from torch import Tensor
 
 from intarsia.frontend.runtime.callable import compile_callable
@@ -311,3 +312,40 @@ def test_copies_of_what_finds_its_own_attributes(kind: type[Settings], one_graph
         return deep.layers, flat.width, flat.layers is settings.layers, settings.asked, deep.asked  # type: ignore[attr-defined]
 
     assert (not agrees(body)) == one_graph
+
+
+ASKED: list[str] = []
+
+
+class Slots:
+    __slots__ = ("a", "b")
+
+    def __getattr__(self, name: str) -> Any:
+        ASKED.append(name)
+        raise AttributeError(name)
+
+
+class SlotsThatAsk:
+    __slots__ = ("a", "b")
+
+    def __getattribute__(self, name: str) -> Any:
+        ASKED.append(name)
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("kind", [Slots, SlotsThatAsk])
+def test_guards_of_slots_ask_no_method_of_the_program_s(kind: type) -> None:
+    def program(x: torch.Tensor, slots: Any) -> Any:
+        del ASKED[:]
+        try:
+            return x + slots.b, list(ASKED)
+        except AttributeError:
+            return x + slots.a, list(ASKED)
+
+    slots, fast = kind(), compiled(program)[0]
+    for name, value in (("a", 1.5), ("a", 1.5), ("a", 2.5), ("b", 3.5), ("b", 3.5)):
+        setattr(slots, name, value)
+        got = fast(torch.ones(2), slots)
+        asked = list(ASKED)
+        want = program(torch.ones(2), slots)
+        assert torch.equal(got[0], want[0]) and (got[1], asked) == (want[1], ASKED)
