@@ -37,7 +37,7 @@ _READ = ("placements", "device_mesh")
 _REFUSED = frozenset(
     """
     is_leaf output_nr retains_grad names storage_offset is_shared is_pinned is_inference _is_view data grad grad_fn _base _version
-    register_hook register_post_accumulate_grad_hook backward detach_ requires_grad_ share_memory_ pin_memory
+    register_hook register_post_accumulate_grad_hook detach_ requires_grad_ share_memory_ pin_memory
     """.split()  # noqa: SIM905
 )
 
@@ -88,6 +88,8 @@ def check_attribute(vm: Interpreter, tensor: Any, name: str) -> Any:
     """An attribute that DTensors have beside those of tensors; `NotImplemented` for the others."""
     if name in _READ:
         return vm.native(getattr, tensor, name)
+    if name == "grad" and vm.overrides.place_of(tensor) is not None:
+        return NotImplemented
     if name in _REFUSED or name not in METHODS and not hasattr(Tensor, name):
         raise GraphBreak(f"{name} of a DTensor is read")
     return NotImplemented

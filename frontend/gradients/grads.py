@@ -15,8 +15,8 @@ from ..guards.emitter import Emitter
 from ..guards.source import Attr, Const, Fetch, Source
 from ..state import Interpreter
 from ..torch_private.autograd_graph import is_leaf
+from ..torch_private.dtensor import is_composite
 from ..torch_private.functions import WITHOUT_SUBCLASSES
-from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance
 
 __all__ = ["assignment", "dropped", "is_unchanged", "read_grad", "takes_gradients", "write_grad"]
@@ -44,12 +44,14 @@ def _place_of(vm: Interpreter, tensor: Tensor) -> tuple[Tensor, Source] | None:
     info = vm.out.inputs.get(id(tensor))
     if info is not None:
         return info.real, source_of_grad(info)
-    if not vm.overrides.is_of_caller(tensor):
+    place: tuple[Tensor, Source] | None = vm.overrides.place_of(tensor)
+    if place is None:
         return None
-    known = vm.overrides.known[id(tensor)]
-    if not is_leaf(known.real):
-        raise GraphBreak(f"grad of a {known.kind.__qualname__} of the caller's that has a history is read or assigned")
-    return known.real, Fetch(_grad_of, known.source)
+    real, source = place
+    if not is_leaf(real):
+        kind = type(real).__qualname__
+        raise GraphBreak(f"grad of a {kind} of the caller's that has a history is read or assigned")
+    return real, Fetch(_grad_of, source)
 
 
 def takes_gradients(gm: fx.GraphModule) -> bool:
@@ -71,7 +73,7 @@ def write_grad(vm: Interpreter, tensor: Tensor, value: Any) -> None:
     """`tensor.grad = value`, with eager's checks."""
     if _place_of(vm, tensor) is None and not tensor.is_leaf:
         raise Unsupported("the .grad of a tensor that the program computed is assigned")
-    if is_wrapped(tensor) and value is not None and value is not tensor:
+    if is_composite(tensor) and value is not None and value is not tensor:
         facts = [(t.shape, t.dtype, t.device, t.layout) if isinstance(t, Tensor) else None for t in (tensor, value)]
         if facts[0] != facts[1]:  # eager's error
             raise GraphBreak(f"grad of a {type(tensor).__qualname__} is assigned, which does not look as it does")
@@ -99,7 +101,7 @@ def is_unchanged(vm: Interpreter, tensor: Tensor, value: Any) -> bool:
 def assignment(vm: Interpreter, body: Any, tensor: Tensor, value: Any) -> str:
     """The statement behind the graph by which a tensor of the caller's gets its gradient."""
     target, made = body.value(tensor), body.value(value)
-    if not vm.overrides.is_of_caller(tensor):
+    if vm.overrides.place_of(tensor) is None:
         return f"{target}.grad = {made}"
     return f"{body.emit.constant(_set_grad_of, 'set_grad_of')}({target}, {made})"
 

@@ -23,9 +23,10 @@ from ..errors import CaptureError, GraphBreak, UserRaise
 from ..guards.source import Const, Fetch, Source
 from ..state import Interpreter
 from ..torch_private.autograd_graph import APPLY_ON_TENSORS, HOOKS_OF_LEAVES, has_leaf_hooks, is_held
+from ..torch_private.functions import WITHOUT_SUBCLASSES
 from ..values.kinds import isinstance
 from . import nodes
-from .inside import HOOK, WrapperLeaf
+from .inside import HOOK, WrapperLeaf, no_hooks_of_wrappers
 from .state import VisibleState
 
 __all__ = ["ROWS", "Called", "Hook", "of_leaf", "register_hook", "retain_grad"]
@@ -107,14 +108,28 @@ class Called:
         return found
 
 
-def of_leaf(vm: Interpreter, leaf: Tensor, what: str) -> tuple[list[Hook], list[Any]]:
+def _has_hooks(tensor: Tensor) -> bool:
+    with WITHOUT_SUBCLASSES():
+        return bool(tensor._backward_hooks)
+
+
+def _check_unhooked(vm: Interpreter, what: str, real: Tensor, source: Source) -> None:
+    """Break where a wrapper tensor of the caller's has hooks on its gradient."""
+    vm.guards.add("equals", Fetch(_has_hooks, source), _has_hooks(real))
+    if _has_hooks(real):
+        raise GraphBreak(f"{what}, and a {type(real).__qualname__} of the caller's has hooks")
+
+
+def of_leaf(vm: Interpreter, leaf: Tensor, what: str, accumulates: bool = True) -> tuple[list[Hook], list[Any]]:
     """The hooks that a leaf has had before the call: on its gradient, and for when that has been added to `.grad`."""
     info = vm.out.inputs.get(id(leaf))
-    if vm.overrides.is_of_caller(leaf):
-        known = vm.overrides.known[id(leaf)]
-        if has_leaf_hooks(known.real):
-            raise GraphBreak(f"{what}, and a {known.kind.__qualname__} of the caller's has hooks")
-        vm.gradients.leaves[id(leaf)] = WrapperLeaf(known.real, known.source)
+    if (place := vm.overrides.place_of(leaf)) is not None:
+        if not accumulates:  # of hooks that are called at the node which accumulates, nothing is seen then
+            _check_unhooked(vm, what, *place)
+        elif not no_hooks_of_wrappers([place[0]]):
+            raise GraphBreak(f"{what}, and a {type(place[0]).__qualname__} of the caller's has hooks")
+        else:
+            vm.gradients.wrapped[id(leaf)] = WrapperLeaf(*place)
         return [], []
     if info is None:
         return [], []

@@ -18,10 +18,21 @@ from ..guards.recompile_reason import Miss
 from ..guards.source import Source
 from ..state import Interpreter
 from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, is_freed, is_held
+from ..torch_private.functions import WITHOUT_SUBCLASSES
 from ..values.kinds import isinstance
 from .nodes import OUTSIDE, WHOLE, freed, leaf
 
-__all__ = ["HOOK", "HooksOutside", "Inside", "NoHooks", "WrapperLeaf", "check_no_leaf", "said", "settle"]
+__all__ = [
+    "HOOK",
+    "HooksOutside",
+    "Inside",
+    "NoHooks",
+    "WrapperLeaf",
+    "no_hooks_of_wrappers",
+    "check_no_leaf",
+    "said",
+    "settle",
+]
 
 
 HOOK = "a hook is registered on a tensor"
@@ -59,7 +70,8 @@ class Inside:
     """The calls, the leaves among the inputs that gradients arrive at, and the hooks on other tensors."""
 
     calls: list[_Call] = field(default_factory=list)
-    leaves: dict[int, GraphInput | WrapperLeaf] = field(default_factory=dict)  # without hooks
+    leaves: dict[int, GraphInput] = field(default_factory=dict)  # without hooks
+    wrapped: dict[int, WrapperLeaf] = field(default_factory=dict)  # wrapper tensors of the caller's, without hooks
     hooked: dict[int, GraphInput] = field(default_factory=dict)  # whose hooks have guards of their own
     hooks: list[Any] = field(default_factory=list)  # that the program has registered, `hooks.Hook`
     outside: bool = False  # whether it is known of the capture that gradients are wanted through its results
@@ -106,13 +118,19 @@ class Inside:
 
     def guards(self) -> list[NoHooks]:
         """What later calls are asked."""
-        watched = (self.leaves, no_hooks), (self.hooked, no_others)
+        watched: Any = (self.leaves, no_hooks), (self.wrapped, no_hooks_of_wrappers), (self.hooked, no_others)
         return [NoHooks(list(inputs.values()), check) for inputs, check in watched if inputs]
 
 
 def no_hooks(tensors: Sequence[Tensor]) -> bool:
     """Whether nothing of the program's sees the gradients of these tensors but `.grad`."""
     return not (hooks_on_saving() or any(map(has_leaf_hooks, tensors)))
+
+
+def no_hooks_of_wrappers(tensors: Sequence[Tensor]) -> bool:
+    """The same of wrapper tensors, whose classes are not asked."""
+    with WITHOUT_SUBCLASSES():
+        return no_hooks(tensors)
 
 
 def no_others(tensors: Sequence[Tensor]) -> bool:

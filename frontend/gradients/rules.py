@@ -98,13 +98,10 @@ def _reached(vm: Interpreter, outputs: Sequence[Tensor], stop: Sequence[Tensor],
 
 def _take_leaves(vm: Interpreter, what: str) -> None:
     """Where backward may have come to a leaf that is a wrapper tensor of the caller's, capture starts again: such are then leaves of the graph."""
-    held = [tensor for tensor in vm.overrides.leaves_of_caller() if tensor.requires_grad]
-    if (
-        held
-        and vm.dynamic.marks.gradients
-        and vm.overrides.leaves.refused is None
-        and vm.overrides.through.refused is None
-    ):
+    overrides = vm.overrides
+    held = [tensor for tensor in overrides.leaves_of_caller() if tensor.requires_grad]
+    refused = overrides.leaves.refused, overrides.through.refused
+    if held and vm.dynamic.marks.gradients and refused == (None, None):
         raise Refused(f"{what}, and comes to a {type(held[0]).__qualname__} of the caller's", "leaves")
 
 
@@ -128,7 +125,7 @@ def _grad(
     results, given = _listed(vm, outputs, what), _listed(vm, inputs, what)
     arriving = [None] * len(results) if grad_outputs is None else _listed(vm, grad_outputs, what)
     _reached(vm, results, given, what)
-    call = Called(vm, what, [hook for tensor in given for hook in of_leaf(vm, tensor, what)[0]])
+    call = Called(vm, what, [hook for tensor in given for hook in of_leaf(vm, tensor, what, False)[0]])
     retain = bool(create_graph) if retain_graph is None else bool(retain_graph)
     vm.gradients.note(vm, what, not retain)
     if allow_unused is False and materialize_grads:
@@ -163,7 +160,7 @@ def _backward(
     wanted = None if inputs is None else _listed(vm, inputs, what)
     leaves = _reached(vm, results, wanted or (), what)
     if wanted is not None:
-        if any(map(vm.overrides.is_of_caller, wanted)):
+        if any(vm.overrides.place_of(t) is not None for t in wanted):
             _take_leaves(vm, what)
         if not wanted or not all(t.is_leaf and t.requires_grad for t in wanted):
             raise GraphBreak(f"{what} with inputs that are no leaves")
@@ -219,7 +216,7 @@ def _tensor_backward(
 def _requires_grad(vm: Interpreter, tensor: Tensor, requires_grad: bool = True) -> Tensor:
     if tensor.requires_grad == requires_grad:
         return tensor
-    if vm.overrides.is_of_caller(tensor):
+    if vm.overrides.place_of(tensor) is not None:
         raise GraphBreak(f"requires_grad_ of a {type(tensor).__qualname__} of the caller's is called")
     info = vm.out.inputs.get(id(tensor))
     if info is not None and (info.node is None or not info.node.users):

@@ -103,7 +103,7 @@ class VisibleState:
             written,
             len(journal.calls) + vm.random.python.moves,
             containers,
-            len(vm.user.appended),
+            [len(unread.appended) for unread in vm.user.appended],
             [place(each.copy) for each in self.iterators],
             self._tensors(),
             _contents(getattr(self.made, "__dict__", None)),

@@ -27,6 +27,7 @@ from ..guards.source import Source
 from ..state import Interpreter
 from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.dispatch import DispatchMode
+from ..torch_private.dtensor import is_shared
 from ..torch_private.functions import NO_FUNCTION, WITHOUT_SUBCLASSES
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import SYMBOLIC, c_name, isinstance, tensors_in
@@ -132,9 +133,7 @@ class Overrides:
             Refusal(),
             Refusal(),
         )  # why backward leads to leaves in the graph, and why it does not
-        self.leaves_inside: list[
-            Tensor
-        ] = []  # wrapper tensors of the caller's that require gradients in the graph alone
+        self.leaves_inside: list[Tensor] = []  # those of the caller's that require gradients in the graph alone
         self.modes: list[Any] = []  # the program's, outermost first
         self.off = 0  # 1: classes are not asked; 2: modes are not, either
         self.active = False  # whether anything may be asked at all
@@ -182,6 +181,14 @@ class Overrides:
         """Whether a tensor is a wrapper tensor of the caller's."""
         known = self.known.get(id(tensor))
         return known is not None and known.wrapper and known.real is not None
+
+    def place_of(self, tensor: Tensor) -> tuple[Tensor, Source] | None:
+        """Of a wrapper tensor, or DTensor, of the caller's: the tensor itself, and where it was found."""
+        known = self.known.get(id(tensor))
+        if known is not None and known.wrapper and known.real is not None and known.source is not None:
+            return known.real, known.source
+        entry = self.vm.user.by_value.get(id(tensor)) if is_shared(tensor) else None
+        return None if entry is None else (entry.real, entry.source)
 
     def leaves_of_caller(self) -> list[Tensor]:
         """What stands for the wrapper tensors of the caller's that have no history."""

@@ -184,7 +184,7 @@ def _user_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
 
 def store_tensor_attr(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> None:
     """`tensor.name = value` for an attribute of the user's own; torch's own attributes are refused."""
-    if is_shared(tensor):
+    if is_shared(tensor) and not (name == "grad" and vm.overrides.place_of(tensor) is not None):
         raise GraphBreak(f"{name} of a DTensor is assigned")
     if (foreign := vm.foreign.of(tensor)) is not None:
         raise GraphBreak(f"{name} of a {foreign.kind} is assigned")

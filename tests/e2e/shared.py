@@ -163,6 +163,26 @@ def dropped(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
     return [run(shared(mesh, 4, 3), False), run(shared(mesh, 4, 3), True).shape]
 
 
+def gradients(compile: Compile, mesh: DeviceMesh) -> list[Any]:
+    """`.grad` of a DTensor, read and assigned."""
+    torch.manual_seed(0)
+    w = nn.Parameter(distribute_tensor(torch.randn(4, 4), mesh, [Shard(0)]))
+
+    def halved(x: Tensor) -> Tensor:
+        before = w.grad
+        w.grad = None if before is None else before * 0.5
+        return x * 2 if before is None else x + before.full_tensor()
+
+    fast, found = compile(halved), []
+    for k in range(4):
+        found.append(fast(torch.full((4, 4), float(k))))
+        if k == 1:
+            (w * w).sum().backward()
+        if w.grad is not None:
+            found.append(w.grad.detach())
+    return found
+
+
 def asked(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
     """What a graph does not know of DTensors."""
     w = nn.Parameter(shared(mesh, 4, 3))
@@ -276,7 +296,19 @@ def layouts(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
 
 
 CASES: tuple[Case, ...] = (
-    *(transformer, made_and_unmade, arguments, uneven, across_a_break, written, dropped, asked, modes, mixed),
+    *(
+        transformer,
+        made_and_unmade,
+        arguments,
+        uneven,
+        across_a_break,
+        written,
+        dropped,
+        asked,
+        gradients,
+        modes,
+        mixed,
+    ),
     *(prepared, lengths, in_parts, half, layouts),
 )
 

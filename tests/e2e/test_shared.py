@@ -13,8 +13,19 @@ from tests.processes import Prepared
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="a build without processes")
 
-WHOLE = ["transformer", "made_and_unmade", "arguments", "uneven", "modes", "prepared", "lengths", "half", "layouts"]
-BREAKS = {"across_a_break": 1, "written": 2, "dropped": 1, "asked": 3, "in_parts": 2}
+WHOLE = [
+    "transformer",
+    "made_and_unmade",
+    "arguments",
+    "uneven",
+    "modes",
+    "prepared",
+    "lengths",
+    "half",
+    "layouts",
+    "gradients",
+]
+BREAKS = {"across_a_break": 1, "written": 2, "dropped": 1, "asked": 2, "in_parts": 2}
 
 
 @pytest.fixture(scope="module")

@@ -314,3 +314,61 @@ def test_random_programs(seed: int) -> None:
                 except RuntimeError as error:
                     outcomes.append(str(error).split("(")[0])
             equal(*outcomes), equal([seen(t) for t in first], [seen(t) for t in second])
+
+
+CALLS: list[str] = []
+FACTS = [f"__get__ {name}" for name in ("shape", "dtype", "device", "requires_grad")]
+
+
+class Told(Asked):
+    """Writes down what it is asked."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Told(inner["a"], inner["b"])
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        CALLS.append(f"{getattr(func, '__name__', func)} {getattr(getattr(func, '__self__', None), '__name__', '')}")
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def noted(w, v, y):
+    CALLS.append("begin")
+    return w * v
+
+
+@pytest.mark.parametrize("program", [accumulated, replaced, stepped, assigned, noted])
+def test_classes_are_asked_as_in_eager(program: Any) -> None:
+    """Neither guards nor what gives a gradient to the caller's tensor asks `__torch_function__`; what it notes is not lost."""
+    function, log = compiled(program, number_backend)
+    first, second = (Told(x(0), x(1)).requires_grad_() for _ in range(2))
+    with torch.enable_grad():
+        for k in range(5):
+            found = []
+            for run, w in ((program, second), (function, first)):
+                CALLS.clear()
+                result = run(w, x(k), x(k + 9))
+                # Capture itself asks, and so does a graph that runs as it is.
+                calls = [c for c in CALLS if c not in FACTS] if k > 2 else []
+                found.append([calls, seen(result), seen(w)])
+            equal(found[1], found[0])
+    assert log.breaks
+
+
+def taken(w, v, y):
+    (g,) = torch.autograd.grad((w * v).sin().sum(), [w])
+    return g * 2
+
+
+def test_hooks_of_the_caller_see_gradients_that_are_asked_for() -> None:
+    function, log = compiled(taken)
+    first, second = leaf("pair"), leaf("pair")
+    with torch.enable_grad():
+        for k in range(4):
+            if k == 2:
+                assert not log.breaks and len(log.captures) == 1
+                for each in (first, second):
+                    each.register_hook(lambda g: g * 5)
+            equal(function(first, x(k), x(k + 9)), taken(second, x(k), x(k + 9)))
