@@ -129,6 +129,7 @@ class Interpreter(Protocol):
     told: Told
     steps_of: Any  # `bytecode.opcodes.steps_of`
     stop_at: int
+    locks: list[Any]
     recipes: dict[int, tuple[Any, ...]]
     scopes: list[Any]
     open_scopes: list[Any]

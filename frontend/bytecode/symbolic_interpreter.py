@@ -122,6 +122,7 @@ class SymbolicInterpreter:
         self.steps_of = steps_of
         self.out.new_leaf = functools.partial(self.gradients.note, self)
         self.created: dict[int, Any] = {}
+        self.locks: list[Any] = []  # that the call has made
         self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
         self.scopes: list[Any] = []
         self.exporting = False  # whether the graph is to be exported

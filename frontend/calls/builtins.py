@@ -79,7 +79,7 @@ def is_native_class(cls: type) -> bool:
 def check_module(module: str | None, name: str) -> None:
     """Break before code of a module whose functions have effects; a class that text without `__name__` has made has none."""
     module = module or ""
-    if name.partition(".")[0] in tables.WITHOUT_EFFECTS.get(module, ()):
+    if module in tables.WITHOUT_EFFECTS and name.partition(".")[0] in tables.WITHOUT_EFFECTS[module]:
         return
     reason = tables.REFUSED_MODULES.get(module.partition(".")[0]) or tables.REFUSED_MODULES.get(module)
     if reason is not None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..breaks.iterators import place
 from ..errors import GraphBreak
+from ..modes.locks import times_taken
 from ..state import Interpreter
 from ..values.constant import is_constant
 from ..values.held import held_in_c
@@ -50,6 +51,7 @@ class Reach:
             at = [frame.ip, generator.started, generator.finished]
             found[id(generator)] = generator, at + [id(v) for v in (*frame.fast.values(), *frame.stack)]
         found[0] = None, [self.vm.random.python.moves]
+        found.update((id(lock), (lock, [times_taken(lock)])) for lock in self.vm.locks)
         for key, cache in self.vm.caches.items():
             if key in found:
                 found[key][1].append((cache.hits, cache.misses))
@@ -92,6 +94,7 @@ class VisibleState:
         self.vm, self.made = vm, made
         self.reach = Reach(vm, around) if around else None
         self.shadows, self.iterators = list(vm.user.shadows), list(vm.user.iterators.values())
+        self.locks = list(vm.locks)
         self.before = self._now()
 
     def _now(self) -> Any:
@@ -105,6 +108,7 @@ class VisibleState:
             containers,
             [len(unread.appended) for unread in vm.user.appended],
             [place(each.copy) for each in self.iterators],
+            [times_taken(lock) for lock in self.locks],
             self._tensors(),
             _contents(getattr(self.made, "__dict__", None)),
         )

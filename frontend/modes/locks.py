@@ -14,7 +14,7 @@ from ..errors import GraphBreak
 from ..state import Interpreter
 from ..values.kinds import isinstance
 
-__all__ = ["LOCKS", "is_callers", "is_taken"]
+__all__ = ["LOCKS", "is_callers", "is_taken", "times_taken"]
 
 ROWS = Rows()
 
@@ -37,7 +37,8 @@ def _reentrant(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
 
 
 def _made(vm: Interpreter, maker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _is_free(vm, vm.native(maker, *args, **kwargs))
+    vm.locks.append(lock := vm.native(maker, *args, **kwargs))
+    return _is_free(vm, lock)
 
 
 def _is_free(vm: Interpreter, lock: Any) -> Any:
@@ -51,8 +52,9 @@ def is_taken(lock: Any) -> bool:
     return isinstance(lock, LOCKS[0]) and lock.locked()
 
 
-def _is_held(lock: Any) -> bool:
-    return lock.locked() if isinstance(lock, LOCKS[0]) else lock._is_owned()
+def times_taken(lock: Any) -> int:
+    """How often a lock is held now: one of this call's, by this thread."""
+    return int(lock.locked()) if isinstance(lock, LOCKS[0]) else int(repr(lock).partition("count=")[2].split()[0])
 
 
 def _follow(vm: Interpreter, lock: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +62,7 @@ def _follow(vm: Interpreter, lock: Any, function: Any, *args: Any, **kwargs: Any
     if is_callers(vm, lock):
         raise GraphBreak("a lock is taken")
     result = vm.native(function, lock, *args, **kwargs)
-    if _is_held(lock) or any(scope.rebuild is not None and scope.rebuild[1][:1] == (lock,) for scope in vm.scopes):
+    if times_taken(lock) or any(scope.rebuild is not None and scope.rebuild[1][:1] == (lock,) for scope in vm.scopes):
         vm.recipes.pop(id(lock), None)
         vm.created.pop(id(lock), None)  # an entry makes none
     else:

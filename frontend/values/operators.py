@@ -220,8 +220,10 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     check_operands(vm, (left, right), f"`{symbol}`")
     if objects.lookup(type(left), "__eq__")[1] is object:
         is_same(vm, left, right)
-    # A comparison takes nothing from an iterator.
-    left, right = (v if vm.user.is_iterator(v) else vm.materialize(v) for v in (left, right))
+    if type(left) not in _PLAIN and not vm.user.is_iterator(left):  # from which a comparison takes nothing
+        left = vm.materialize(left)
+    if type(right) not in _PLAIN and not vm.user.is_iterator(right):
+        right = vm.materialize(right)
     return vm.native_recorded(function, left, right)
 
 

@@ -121,6 +121,64 @@ def test_locks_that_a_call_makes(program: Callable[..., Any], whole: bool) -> No
     assert (not log.breaks and not log.fallbacks) == whole
 
 
+# ---- loops that values end: none of them may have run ----
+
+
+def taken_in_a_loop(x: torch.Tensor) -> Any:
+    lock = threading.Lock()
+    take, is_held = lock.acquire, lock.locked
+    while x.sum() < 10:
+        x = x + 1
+        take(False)
+    return x * 2, is_held()
+
+
+def taken_again_in_a_loop(x: torch.Tensor) -> Any:
+    lock, count = threading.RLock(), 0
+    while x.sum() < 10:
+        x = x + 1
+        lock.acquire()
+    while lock._is_owned():  # type: ignore[attr-defined]
+        lock.release()
+        count += 1
+    return x * 2, count
+
+
+def taken_and_freed_in_a_loop(x: torch.Tensor) -> Any:
+    lock = threading.Lock()
+    while x.sum() < 10:
+        with lock, threading.Lock():
+            x = x + 1
+    return x * 2, lock.locked()
+
+
+def taken_on_a_side(x: torch.Tensor) -> Any:
+    lock = threading.Lock()
+    if x.sum() > 0:
+        lock.acquire()
+    return x + 1, lock.locked()
+
+
+def taken_in_a_condition(x: torch.Tensor) -> Any:
+    lock = threading.Lock()
+    y = x + 1
+    if x.sum() > 4 or lock.acquire():
+        y = y * 2
+    return y, lock.locked()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [taken_in_a_loop, taken_again_in_a_loop, taken_and_freed_in_a_loop, taken_on_a_side, taken_in_a_condition],
+)
+def test_locks_that_are_taken_where_values_say_so(program: Callable[..., Any]) -> None:
+    fast, log = compiled(program)
+    for value in (1.0, 60.0, 4.5, -2.0, 70.0):
+        x = torch.full((2,), value)
+        assert str(fast(x)) == str(program(x))
+    assert (not log.breaks and not log.fallbacks) == (program is taken_and_freed_in_a_loop)
+
+
 # ---- exceptions that are no Exception ----
 
 
