@@ -17,6 +17,7 @@ from ..graph.read_sizes import resizes
 from ..graph.sym_nodes import check_relation
 from ..guards.sameness import is_numpy_number
 from ..guards.source import Attr, Const
+from ..operators.arrays import as_tensor_of, is_array
 from ..state import ASSERTED, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.fake import is_fake, real_tensors
@@ -192,6 +193,8 @@ def data_of_numbers(function: Any) -> Any:
 
     def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
         data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        if is_array(data) and len(args) < 2 and not kwargs.keys() - _OF_ARRAYS:
+            return as_tensor_of(vm, function, data, **{k: v for k, v in kwargs.items() if k not in ("data", "obj")})
         if isinstance(data, list | tuple) and any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(data)):
             if function is torch.tensor and len(args) == 1 and not kwargs.keys() - {"dtype", "device"}:
                 made = _of_numbers(vm, data, **kwargs)
@@ -211,6 +214,7 @@ def data_of_numbers(function: Any) -> Any:
 
 
 _OF_DATA = {"data", "obj", "dtype", "device"}
+_OF_ARRAYS = _OF_DATA | {"requires_grad"}
 
 
 def new_tensor(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:

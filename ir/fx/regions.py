@@ -62,7 +62,7 @@ def import_region(importer: _Importer, node: fx.Node, call: _Arguments) -> None:
     target, kinds = REGIONS[node.target]
     given: list[tuple[tuple[str, str], Any]] = list(zip(kinds, (*node.args, ()), strict=False))
     inner: list[tuple[str, prim.Func, list[Tensor]]] = []
-    further = _binding(importer, [importer.values[value] for (_, kind), value in given if kind == "body"])
+    further = _binding(importer, node, [importer.values[value] for (_, kind), value in given if kind == "body"])
     carried = sum(len(value) for (name, _), value in given if name == "carried")
     for (name, kind), value in given:
         if kind == "body":
@@ -103,11 +103,21 @@ def import_region(importer: _Importer, node: fx.Node, call: _Arguments) -> None:
     importer.values[node] = dict(enumerate(op.results))
 
 
-def _binding(importer: _Importer, bodies: Sequence[fx.GraphModule]) -> list[fx.Node]:
-    """Arguments that functions take besides, because sizes in them are computed of symbols that none of their operands has by itself."""
+def _binding(importer: _Importer, node: fx.Node, bodies: Sequence[fx.GraphModule]) -> list[fx.Node]:
+    """Arguments that functions take besides, because sizes in them are computed of symbols that none of their operands has by itself.
+
+    Of a symbol that the graph is given as a number, one of the tensors that the node is given: the items of a loop show how many there are.
+    """
     missing = {name for gm in bodies for name in _symbols(gm) - _bound(gm)}
-    places = dict.fromkeys(importer.sizes.bound[name][1] for name in sorted(missing) if name in importer.sizes.bound)
-    return [importer.arguments[k] for k in places if isinstance(importer.arguments[k].meta["val"], Tensor)]
+    given = [each for each in node.all_input_nodes if isinstance(each.meta.get("val"), Tensor)]
+    found = dict[fx.Node, None]()
+    for name in sorted(missing):
+        row = importer.sizes.bound.get(name)
+        places = [importer.arguments[row[1]]] if row is not None else []
+        shows = [each for each in places if isinstance(each.meta["val"], Tensor)]
+        shows += [each for each in given if any(str(n) == name for n in each.meta["val"].shape if type(n) is not int)]
+        found |= dict.fromkeys(shows[:1])
+    return list(found)
 
 
 def _symbols(gm: fx.GraphModule) -> set[str]:

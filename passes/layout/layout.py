@@ -233,7 +233,7 @@ class _Layouts:
         shape = prim.tensor(value).shape
         if not repeats(shape, strides):
             return self._copy(value, strides, before, fresh)
-        kept = [1 if t == 0 else s for s, t in zip(shape, strides, strict=True)]
+        kept = [1 if t == 0 and s != 0 else s for s, t in zip(shape, strides, strict=True)]  # of nothing nothing
         zeros, ones = (0,) * len(shape), (1,) * len(shape)
         one = prim.Slice.make([value], [prim.tensor(value).with_(shape=kept)], {"starts": zeros, "steps": ones})
         stored = self._insert(one, before)

@@ -314,3 +314,38 @@ def test_sizes_that_values_decide() -> None:
         wanted = m.sin() if m.sum() > 1 else m - 1, (a[a > 1] if a.sum() > 0 else a[a < 1]).sum()
         torch.testing.assert_close(sides, wanted)
     assert "please report" not in str(intarsia.explain(of_chosen_rows)(x()))
+
+
+class Layers(nn.Module):
+    """Two recurrent layers over a batch whose sequences come second: their gradients are, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.RNN(3, 4), nn.RNN(4, 4)
+
+    def layer(self, x, weights):
+        enter, inner, bias, other = weights
+
+        def step(h, given):
+            h = (given + nn.functional.linear(h, inner, other)).tanh()
+            return h, h.clone()
+
+        return scan(step, torch.zeros(x.shape[1], 4), nn.functional.linear(x, enter, bias))
+
+    def forward(self, x):
+        one, y = self.layer(x.transpose(0, 1), self.first._flat_weights)
+        two, y = self.layer(y * 2, self.second._flat_weights)
+        return y.transpose(0, 1).sin().sum() + torch.stack([one, two]).square().sum()
+
+
+def test_strides_of_items_that_hold_a_size_of_the_graphs():
+    """Backward of the second call is given the number of steps as a number; a step of it sees them in a stride of its item."""
+    model = Layers()
+    intarsia.reset()
+    fast = intarsia.compile(model)
+    with torch.enable_grad():
+        for steps in (6, 7, 9):
+            x = torch.randn(5, steps, 3, requires_grad=True)
+            found, expected = (torch.autograd.grad(f(x), (x, *model.parameters())) for f in (fast, model))
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert intarsia.counters()["fallbacks"] == 0

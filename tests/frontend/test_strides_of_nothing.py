@@ -44,3 +44,12 @@ def test_strides(function):
         wanted, found = (run(y, torch.tensor(count)) for run in (program, compiled))
         both = [r if isinstance(r, tuple) else (r,) for r in (found, wanted)]
         assert [(t.shape, t.stride()) for t in both[0]] == [(t.shape, t.stride()) for t in both[1]]
+
+
+@pytest.mark.parametrize(("size", "stride"), [((0, 3), (0, 0)), ((3, 0), (0, 1)), ((0,), (0,)), ((2, 0, 3), (0, 0, 0))])
+def test_empty_tensors_that_repeat_nothing(size, stride):
+    """A copy of one read its first element: there is none, nor memory that would hold it."""
+    x = torch.empty_strided(size, stride)
+    for function in (lambda x: x.clone(), lambda x: (x + 1, x.clone().transpose(0, -1))):
+        found, wanted = (torch.utils._pytree.tree_leaves(f(x)) for f in (intarsia.compile(function), function))
+        assert [(t.shape, t.stride()) for t in found] == [(t.shape, t.stride()) for t in wanted]
