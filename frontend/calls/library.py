@@ -430,7 +430,15 @@ for _function in (json.dumps, json.loads, sys.intern):
     ROWS.rule(_function)(_of_plain_data(_function))
 
 
-# ---- exception groups ----
+# ---- exceptions ----
+
+
+@ROWS.rule(sys.exit)
+def _exit(vm: Interpreter, status: Any = None) -> Any:
+    if isinstance(status, SystemExit):
+        raise UserRaise(status)
+    args = () if status is None else status if isinstance(status, tuple) else (status,)
+    raise UserRaise(vm.call(SystemExit, tuple(args), {}))
 
 
 def _parted(function: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -257,6 +258,36 @@ def test_exceptions_that_are_no_exception(act: Callable[..., Any], kind: Any) ->
     x = torch.ones(2)
     assert torch.equal(fast(x), program(x))
     assert not log.breaks
+
+
+@pytest.mark.parametrize("given", [(), (None,), (3,), ("bye",), ((1, 2),), (SystemExit(4),), ([5],), (1, 2)])
+def test_sys_exit(given: tuple[Any, ...]) -> None:
+    """It raises, as any other function may."""
+
+    def program(x: torch.Tensor) -> Any:
+        y = x + 1
+        try:
+            try:
+                sys.exit(*given)
+            finally:
+                y = y * 2
+        except SystemExit as error:
+            return y, type(error), error.args, error.code
+        except TypeError as error:
+            return y, str(error)
+
+    def leaves(x: torch.Tensor) -> Any:
+        sys.exit(*given)
+
+    x = torch.ones(2)
+    fast, log = compiled(program)
+    for _ in range(2):
+        assert str(fast(x)) == str(program(x))
+    assert not log.breaks and not log.fallbacks
+    for function in (leaves, compiled(leaves)[0]):
+        with pytest.raises((SystemExit, TypeError)) as raised:
+            function(x)
+        assert raised.value.args == program(x)[2] if len(given) < 2 else True
 
 
 # ---- patterns ----
