@@ -24,6 +24,7 @@ from ..torch_private.dispatch import ASKED, CaptureMode
 from ..torch_private.fake import is_fake
 from ..torch_private.functions import SET_GRAD_MODE
 from ..torch_private.graphs import write_code
+from ..torch_private.guards import forward_mode
 from ..torch_private.wrapped import is_wrapped
 from ..values.kinds import isinstance
 
@@ -162,6 +163,8 @@ class Below(CaptureMode):
         """Inside, what methods of wrapper tensors do is followed."""
         given = [t for t in pytree.tree_leaves((args, kwargs)) if is_wrapped(t)]
         overrides = self.out.overrides
+        if given and forward_mode()._current_level >= 0:  # on real tensors torch may refuse what it does on fake ones
+            raise GraphBreak("a tangent is carried through operators on wrapper tensors")
         return nullcontext() if overrides is None or not given else overrides.methods.seen(func, given)
 
     def _is_of_constants(self, func: Any, args: Any, kwargs: Any) -> bool:

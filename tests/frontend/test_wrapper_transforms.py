@@ -81,6 +81,20 @@ def test_as_eager(name: str, kind: str) -> None:
     assert failed or kind == "held" or not log.breaks and not log.fallbacks, (log.breaks, log.fallbacks)
 
 
+@pytest.mark.parametrize("make", [pair, MAKERS["held"]])
+def test_tangents(make: Any) -> None:
+    """With real tensors torch may have no tangents for such classes, which fake ones do not show."""
+
+    def program(v: Tensor) -> Any:
+        w = make(1)
+        return jvp(lambda u: (u * 2).sin(), (w * v,), (w,))
+
+    function, log = compiled(program, number_backend)
+    for k in range(3):
+        equal(outcome(function, x(k)), outcome(program, x(k)))
+    assert log.breaks
+
+
 @pytest.mark.parametrize("name", ["grad", "closed", "vjp", "vmap", "rows", "behind"])
 def test_gradients_outside(name: str) -> None:
     program = PROGRAMS[name]
