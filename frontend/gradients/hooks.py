@@ -32,6 +32,7 @@ from .state import VisibleState
 __all__ = ["ROWS", "Called", "Hook", "of_leaf", "register_hook", "retain_grad"]
 
 ROWS = Rows()
+ROWS.describe(torch.autograd.graph.register_multi_grad_hook, refused="a hook is registered on several tensors")
 
 
 @dataclass

@@ -428,3 +428,21 @@ def test_hooks_of_the_callers_that_the_program_removes(register: str) -> None:
     fast = intarsia.compile(step)
     for _ in range(2):
         assert answers(fast) == answers(step)
+
+
+def test_a_hook_on_several_tensors_is_one_break() -> None:
+    """torch's own function asks for nodes of autograd's: the graph ends in front of it, not once for each question."""
+
+    def step(x: Tensor, seen: list[Tensor]) -> Tensor:
+        a, b = x.sin(), x.cos()
+        torch.autograd.graph.register_multi_grad_hook((a, b), lambda grads: seen.append(grads[0] + grads[1]))
+        return (a * b).sum()
+
+    intarsia.reset()
+    fast, results = intarsia.compile(step), []
+    for run in (step, fast):
+        x, seen = torch.arange(3.0, requires_grad=True), list[Tensor]()
+        run(x, seen).backward()
+        results.append([x.grad, *seen])
+    torch.testing.assert_close(*results)
+    assert intarsia.counters()["breaks"] == 1
