@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from ..entry.nature import calls_of, has_no_effect
 from ..errors import GraphBreak, Refused
-from ..regions.capture import ENDS, EXACT
+from ..regions.capture import ENDS, EXACT, WITHIN
 from ..state import ASSERTED, EITHER, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..torch_private.regions import WHILE_LOOP
@@ -206,6 +206,8 @@ def _is_graph(node: fx.Node) -> bool:
 
 def _stops_device(node: fx.Node) -> bool:
     """Whether a kernel of a GPU stops the process's use of it for some values: an index outside, a probability that is none."""
+    if WITHIN in node.meta:
+        return False
     target = node.target
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     if name in ("getitem", "__getitem__", "setitem"):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ __all__ = [
     "as_operand",
     "as_tensor",
     "certain",
+    "is_among",
     "number_in",
     "presumed",
     "tensor_of_truth",
@@ -161,6 +163,21 @@ def any_of(vm: Interpreter, values: Sequence[Any], wanted: bool) -> Any:
     return truth_of(vm, made)
 
 
+def is_among(vm: Interpreter, item: Any, container: Any) -> Any:
+    """`item in container` of an integer that is read and a few plain ones, as a symbol; None of anything else."""
+    if type(item) is not torch.SymInt or not vm.out.read.is_read(item) or type(container) not in _OF_NUMBERS:
+        return None
+    if type(container) is range and container.step == 1 and container:
+        return (item >= container.start) & (item < container.stop)
+    if not 0 < len(container) <= _MOST_SOUGHT or any(type(number) is not int for number in container):
+        return None
+    return functools.reduce(operator.or_, [item == number for number in container])
+
+
+_OF_NUMBERS = (tuple, list, set, frozenset, range)
+_MOST_SOUGHT = 16
+
+
 def as_operand(vm: Interpreter, value: Any, other: Any) -> Any:
     """A truth that only the running program knows as a tensor, which is the same to a tensor beside it on its device."""
     made = undecided(vm, value) if type(value) is torch.SymBool else None
@@ -216,6 +233,8 @@ def _value(vm: Interpreter, expr: Any) -> Any:
         raise GraphBreak(f"a number that depends on a tensor's values decides: {expr}")
     with torch.no_grad():
         made, *rest = (_value(vm, part) for part in expr.args)
+        if function in _BY_NUMBERS and (not isinstance(made, Tensor) or type(rest[0]) is not int or rest[0] == 0):
+            raise GraphBreak(f"a number that depends on a tensor's values decides: {expr}")
         if of_numbers is None and not isinstance(made, Tensor):
             if isinstance(rest[0], Tensor):
                 function, made, rest = _FLIPPED.get(function, function), rest[0], [made]
@@ -255,5 +274,9 @@ _FUNCTIONS: dict[str, tuple[Any, Any]] = {
     "Not": (torch.logical_not, None),
     "And": (torch.logical_and, None),
     "Or": (torch.logical_or, None),
+    "Mod": (torch.remainder, None),
+    "PythonMod": (torch.remainder, None),
+    "FloorDiv": (torch.floor_divide, None),
 }
+_BY_NUMBERS = (torch.remainder, torch.floor_divide)  # which round as Python does; by a tensor they might fail
 _FLIPPED: dict[Any, Any] = {torch.lt: torch.gt, torch.gt: torch.lt, torch.le: torch.ge, torch.ge: torch.le}

@@ -16,7 +16,7 @@ __all__ = ["calls_of", "changes", "has_no_effect", "is_repeatable", "is_writing"
 
 # Parts of the names of operators that draw random numbers.
 _RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson"]
-_RANDOM += ["binomial", "standard_gamma", "dirichlet", "multinomial", "rrelu", "gumbel", "trunc", "init_", "_init"]
+_RANDOM += ["binomial", "standard_gamma", "dirichlet", "multinomial", "rrelu", "gumbel", "init_", "_init"]
 _RANDOM += ["scaled_dot_product", "seed", "state"]
 
 

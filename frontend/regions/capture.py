@@ -28,6 +28,7 @@ from ..values.kinds import isinstance
 __all__ = [
     "ENDS",
     "EXACT",
+    "WITHIN",
     "Body",
     "captured",
     "differences",
@@ -45,6 +46,7 @@ __all__ = [
 
 
 ENDS = "ends"  # marks the node of a loop that is known to end
+WITHIN = "within"  # marks an index that is never outside
 EXACT = "exact"  # marks that of one whose rounds are eager's, whatever check in them fails
 
 

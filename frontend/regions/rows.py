@@ -27,7 +27,7 @@ from ..state import ASSERTED, Interpreter
 from ..torch_private.dtensor import is_composite
 from ..values.kinds import isinstance
 from ..values.tensor import tensor_class
-from .capture import result_like, same
+from .capture import WITHIN, result_like, same
 
 __all__ = ["Grown", "Rows", "among", "answer", "rows_of"]
 
@@ -134,7 +134,7 @@ class Rows:
 
     def put(self, rows: Sequence[Tensor], number: Any) -> None:
         """Write rows behind those that are in use, of which so many count then."""
-        from ..branches.truths import tensor_of_truth
+        from ..branches.truths import as_tensor, tensor_of_truth
         from ..values.operators import set_item_of
 
         vm = self.vm
@@ -148,7 +148,14 @@ class Rows:
                 vm.side.flags.append(full)
                 vm.branches.lists.full.append(full)
         for k, row in enumerate(rows):
-            set_item_of(vm, self.buffer, self.count + k, row)
+            at = self.count + k
+            index = None if vm.side is None else as_tensor(vm, at, int, self.buffer.device)
+            if index is None or type(at) is int or index.device != self.buffer.device:
+                set_item_of(vm, self.buffer, at, row)
+                continue
+            index, row = vm.out.call_method("reshape", (index, (1,)), {}), vm.out.call_method("unsqueeze", (row, 0), {})
+            vm.out.call_method("index_copy_", (self.buffer, 0, index, row), {})  # for a number, a GPU would wait
+            next(iter(reversed(vm.out.graph.nodes))).meta[WITHIN] = True
         if vm.side is not None:
             self.each += len(rows)
             self.sources += [(len(vm.out.writes), row) for row in rows]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..branches.truths import as_operand, truth_of
+from ..branches.truths import as_operand, is_among, truth_of
 from ..calls.visibility import check_key, check_operands, check_text, check_visible, is_same, refuse_opaque
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.read_numbers import constant_of, with_numbers
@@ -301,6 +301,8 @@ def contains(vm: Interpreter, container: Any, item: Any) -> Any:
     if iterates is None or owner is list:
         items = vm.user.items_of(container)
         container = container if items is None else items
+    if (among := is_among(vm, item, container)) is not None:
+        return among
     if isinstance(container, list | tuple) and any(isinstance(x, Tensor) for x in (*container, item)):
         return any(is_same(vm, x, item) for x in container) or _contains_tensor(container, item)
     if isinstance(container, list | tuple):

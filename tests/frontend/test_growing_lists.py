@@ -739,7 +739,7 @@ def looks_up_in_a_checked_round(x):
 
 
 @pytest.mark.parametrize(
-    ("f", "whole"), [(looks_up, True), (looks_up_behind, False), (looks_up_in_a_checked_round, False)]
+    ("f", "whole"), [(looks_up, True), (a_check, True), (looks_up_behind, False), (looks_up_in_a_checked_round, False)]
 )
 def test_indexes_beside_checks(f, whole, monkeypatch) -> None:
     """An index outside stops a GPU: only rounds in which all is as in eager may have one beside a check."""
@@ -747,3 +747,37 @@ def test_indexes_beside_checks(f, whole, monkeypatch) -> None:
     fast, log = compiled(f, number_backend)
     check(f, fast, XS[:4])
     assert (len(log.captures) == 1 and not log.breaks) is whole and not log.fallbacks
+
+
+# ---- numbers that decide ----
+
+
+def left_at_some(x):
+    found = []
+    for _ in range(9):
+        x = torch.floor(x * 0.5)
+        number = int(x.sum())
+        if number in (3, 9, 11, -7):
+            return found, x
+        found.append(number)
+    return found, x + 1
+
+
+def left_by_a_remainder(x):
+    for k in range(12):
+        x = torch.floor(x * 0.7)
+        if int(x.sum()) % 5 == 3:
+            break
+    return x, k, 100 % int(x.sum().abs() + 1) == 0, int(x.amax()) // 2 > 2
+
+
+def among(x):
+    number = int(x.sum())
+    return number in {1, 2, 30}, number not in [3, 9], number in range(2, 40), number in (1, "a"), number in ()
+
+
+@pytest.mark.parametrize("f", [left_at_some, left_by_a_remainder, among], ids=lambda f: f.__name__)
+def test_numbers_that_decide(f) -> None:
+    fast, log = compiled(f, number_backend)
+    check(f, fast, [*XS, -XS[0], -XS[2], XS[0] + 0.4, XS[0] * 0 + 1, XS[0] * 3])
+    assert f is not left_at_some or len(log.captures) == 1 and not log.breaks
