@@ -34,7 +34,7 @@ from ..modes.caches import LRU, check_empty
 from ..state import Interpreter
 from ..subclasses.wrappers import counted_versions, handed_out
 from ..torch_private.dtensor import is_composite, is_fact
-from ..torch_private.symbols import is_unknown, python_text
+from ..torch_private.symbols import exact_of, is_unknown, python_text
 from ..torch_private.wrapped import is_ragged
 from ..transforms.rules import Linear, Pullback, Transformed
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
@@ -294,7 +294,7 @@ class Residual:
             raise Unsupported("the ragged size of a jagged tensor is given out")
         expr = value.node.expr
         if expr.is_number:
-            return self.emit.literal(value.node.pytype(expr))
+            return self.emit.literal(exact_of(value))
         late = self.vm.dynamic.late(value)
         if late is not None:
             self.vm.dynamic.check_type(value)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..graph.sym_nodes import FUNCTIONS, applied
+from ..torch_private.symbols import exact_of
 
 __all__ = ["has_number", "with_tensors"]
 
@@ -45,6 +46,8 @@ def with_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expec
     compute = torch.float64 if torch.float64 in dtypes else torch.float32
 
     def number(value: Any) -> Any:
+        if isinstance(value, torch.SymFloat) and value.node.expr.is_number:
+            value = exact_of(value)
         if isinstance(value, torch.SymFloat) and not value.node.expr.is_Symbol:
             return _computed(value.node.expr, value.node.shape_env).to(compute)
         if isinstance(value, torch.SymFloat | torch.SymInt | int | float):

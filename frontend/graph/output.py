@@ -26,6 +26,7 @@ from ..guards.source import Source
 from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.dtensor import check_shared, is_composite
 from ..torch_private.fake import FakeTensor, FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
+from ..torch_private.symbols import exact_of
 from ..torch_private.wrapped import Wrapped, is_ragged, is_wrapped
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .aside import Aside, module_of
@@ -299,12 +300,11 @@ class OutputGraph:
         raise GraphBreak("a ragged size of a jagged tensor that this graph does not know")
 
     def _expr_node(self, expr: sympy.Expr, example: Any) -> Any:
-        known = self._sym_nodes.get(expr)
-        if known is not None:
-            return known
-        made = self._build_expr(expr, example)
-        self._sym_nodes[expr] = made
-        return made
+        if expr.is_zero and isinstance(example, torch.SymFloat):
+            return exact_of(example)
+        if expr not in self._sym_nodes:
+            self._sym_nodes[expr] = self._build_expr(expr, example)
+        return self._sym_nodes[expr]
 
     def _build_expr(self, expr: sympy.Expr, example: Any) -> Any:
         if isinstance(expr, sympy.Integer):

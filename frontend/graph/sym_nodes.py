@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import GraphBreak
-from ..torch_private.symbols import hint_of, is_unknown, known_of, sym_sqrt, unknown_symbol
+from ..torch_private.symbols import exact_float, exact_of, hint_of, is_unknown, known_of, sym_sqrt, unknown_symbol
 from ..values.kinds import isinstance
 
 aten = torch.ops.aten
@@ -83,7 +83,7 @@ class SymNodes:
     def node_for(self, value: Any) -> Any:
         """A node (or plain number) that computes the SymInt, SymFloat or SymBool ``value``."""
         expr = value.node.expr
-        node = self._build(expr, value)
+        node = exact_of(value) if expr.is_Float or expr.is_zero else self._build(expr, value)
         if isinstance(node, fx.Node):
             node.meta["val"] = value
         return node
@@ -186,7 +186,7 @@ def check_relation(vm: Any, condition: Any) -> bool:
 
 # ---- symbols that reach Python's own code ----
 
-NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: exact_float, torch.SymBool: bool}
 
 
 def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], may_repeat: Any) -> Any:

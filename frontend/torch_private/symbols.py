@@ -316,6 +316,18 @@ def hint_of(value: Any) -> Any:
     return value if value.node.is_nested_int() else value.node.hint
 
 
+def exact_of(value: Any) -> Any:
+    """The plain number that a symbolic one is, by its expression. Of sympy's numbers none is -0.0: the sign of a zero is its hint's."""
+    number, hint = value.node.pytype(value.node.expr), value.node.hint
+    return hint if type(hint) is float and hint == number == 0.0 else number
+
+
+def exact_float(value: torch.SymFloat) -> float:
+    """The number of a symbolic float, guarded, with the sign of a zero."""
+    number = float(value)
+    return float(exact_of(value)) if value.node.expr.is_number else number
+
+
 def has_symbols(inputs: list[Any]) -> bool:
     """Whether a graph's fake inputs have sizes or values that are symbols."""
     kinds = (torch.SymInt, torch.SymFloat, torch.SymBool)

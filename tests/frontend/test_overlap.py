@@ -112,3 +112,22 @@ def test_writes_that_are_in_step_stay_in_the_graph(program, dynamic) -> None:
     x = torch.arange(20.0).view(5, 4)
     want = program(x.clone())
     assert torch.equal(intarsia.compile(program, fullgraph=True, dynamic=dynamic, backend="eager")(x), want)
+
+
+def _one_row_of_two_strides(x):
+    x[::2] -= x[:1]
+    return x
+
+
+def test_the_same_row_by_other_strides_is_refused_as_in_eager() -> None:
+    fast = intarsia.compile(_one_row_of_two_strides)
+    for rows in (2, 2, 3):
+        errors, given = [], [torch.ones(rows, 3), torch.ones(rows, 3)]
+        for program, x in zip((fast, _one_row_of_two_strides), given, strict=True):
+            try:
+                program(x)
+                errors.append("")
+            except RuntimeError as error:
+                errors.append(str(error).partition(" Please")[0])
+        assert errors[0] == errors[1]
+        assert torch.equal(*given)

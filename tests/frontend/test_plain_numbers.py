@@ -79,3 +79,20 @@ def test_powers_that_are_complex(power, numbers):
         assert found[1] is expected[1]
         torch.testing.assert_close(found[0], expected[0])
     assert not log.breaks and not log.fallbacks
+
+
+def _rounded_first(x: Tensor, a: float) -> Any:
+    return round(a, 1), repr(a), x / round(a, 1), torch.full((2,), round(a, 1))
+
+
+def _written_first(x: Tensor, a: float) -> Any:
+    return repr(a), x / round(a, 1), x * round(-a, 1), x.new_full((2,), round(a, 0)), round(a, 1)
+
+
+@pytest.mark.parametrize("program", [_rounded_first, _written_first])
+def test_rounded_to_a_zero_below_zero(program: Any) -> None:
+    """`repr` has the number be one of this call's, whose rounding is -0.0, which sympy does not have."""
+    fast, _ = compiled(program, number_backend)
+    for a in (-0.04, -0.03, 0.03, -0.02, -1.26):
+        found, expected = fast(torch.ones(2), a), program(torch.ones(2), a)
+        assert repr(found) == repr(expected)
