@@ -22,7 +22,7 @@ from .frontend.gradients.nodes import NODES
 from .frontend.graph.recompute import RECOMPUTE, Choice
 from .frontend.torch_private.dispatch import functional_builtins, storage_key
 from .frontend.torch_private.dtensor import DTensorCall
-from .frontend.torch_private.fake import is_fake
+from .frontend.torch_private.fake import is_fake, is_leaf
 from .frontend.torch_private.functions import OpOverload
 from .frontend.torch_private.guards import tracing_state
 from .passes.core.manager import has_registered_passes
@@ -177,7 +177,7 @@ def _inputs(examples: Sequence[Any]) -> list[Any]:
         if not all(type(n) is int for n in sizes) or example.is_neg() or (example.is_complex() and example.is_conj()):
             raise _Unnamed
         facts = [example.dim(), sizes, str(example.dtype), str(example.fake_device)]  # type: ignore[attr-defined]
-        facts += [example.requires_grad, example.is_leaf, example._is_view()]
+        facts += [example.requires_grad, is_leaf(example), example._is_view()]
         facts += [objects.setdefault(id(example), index)]
         facts += [memory.setdefault(storage_key(example), index)]
         out.append(facts)

@@ -21,6 +21,7 @@ from ..graph.writes import in_place_view
 from ..guards.emitter import Emitter
 from ..torch_private.dispatch import storage_key
 from ..torch_private.dtensor import is_composite, is_shared
+from ..torch_private.fake import is_leaf
 from ..torch_private.functions import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE, OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance
 
@@ -295,4 +296,4 @@ def _name(node: fx.Node) -> str:
 
 def _follows(view: Tensor) -> bool:
     """Whether a view requires gradients because its base does: by autograd, or as one that is made without it, which is a leaf."""
-    return view._is_view() and (not view.is_leaf or view._base is not None and view._base.requires_grad)
+    return view._is_view() and (not is_leaf(view) or view._base is not None and view._base.requires_grad)

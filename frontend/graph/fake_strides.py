@@ -416,6 +416,7 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
         (
             *(aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.tril.default, aten.triu.default),
             *(aten.prod.dim_int, aten._log_softmax.default, aten._transformer_encoder_layer_fwd.default),
+            *(aten.poisson.default, aten._standard_gamma.default, aten.isin.Tensor_Tensor),
         ),
         _on_cpu(_contiguous),
     ),

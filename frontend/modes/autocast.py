@@ -83,4 +83,4 @@ def _depth() -> int:
 
 
 def _is_kept(tensor: Tensor) -> bool:
-    return tensor.requires_grad and tensor.is_leaf and tensor.dtype == torch.float32 and not tensor._is_view()
+    return tensor.requires_grad and not tensor._is_view() and tensor.is_leaf and tensor.dtype == torch.float32

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..breaks.pieces import Piece
 from ..errors import CaptureError
+from ..torch_private.fake import is_leaf
 from ..values.kinds import isinstance
 
 __all__ = ["write_reproducer"]
@@ -77,7 +78,7 @@ def _argument(value: Any) -> str:
     """An expression for a value like this one; what cannot be written down is named in a comment."""
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized:
         facts = f"{list(value.shape)}, {list(value.stride())}, dtype={value.dtype}, device={str(value.device)!r}"
-        grad = ".requires_grad_()" if value.requires_grad and value.is_leaf else ""
+        grad = ".requires_grad_()" if value.requires_grad and is_leaf(value) else ""
         return f"torch.empty_strided({facts}).zero_(){grad}"
     if isinstance(value, bool | int | float | str | bytes | type(None) | torch.dtype | torch.device):
         return repr(value)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import BackwardHook
 
+from .fake import is_leaf as is_leaf
 from .fake import real_tensors
 
 
@@ -32,14 +33,6 @@ def nodes_behind(tensors: Sequence[Tensor], ends: Collection[Any] = ()) -> Itera
 def leaf_of(node: Any) -> Tensor | None:
     """The leaf whose gradient a node accumulates."""
     return node.variable if type(node).__name__ == "AccumulateGrad" else None
-
-
-def is_leaf(tensor: Tensor) -> bool:
-    """Whether a tensor is a leaf; autograd refuses to say it of a view that was made, and written to, where gradients are off."""
-    try:
-        return tensor.is_leaf
-    except RuntimeError:
-        return False
 
 
 def is_freed(tensor: Tensor) -> bool:

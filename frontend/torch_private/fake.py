@@ -149,13 +149,21 @@ def _fake_tensor(
 
     sizes = [DimDynamic.DYNAMIC if i in dynamic_dims else DimDynamic.STATIC for i in range(tensor.dim())]
     bounds = [(ranges or {}).get(i) if i in dynamic_dims else None for i in range(tensor.dim())]
-    if tensor.is_leaf and tensor.grad is not None:  # else its gradient gets symbols too, and equations with them
+    if is_leaf(tensor) and tensor.grad is not None:  # else its gradient gets symbols too, and equations with them
         with unset_fake_temporarily():
             parameter = isinstance(tensor, torch.nn.Parameter)
             tensor = tensor.detach().requires_grad_(tensor.requires_grad)
             tensor._is_param = parameter  # type: ignore[attr-defined]
     context: Any = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[_constraint(b) for b in bounds])
     return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(name))
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf; autograd refuses to say it of a view that was made, and written to, where gradients are off."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
 
 
 def _plain_twin(mode: FakeTensorMode, tensor: Tensor) -> Tensor | None:
@@ -166,7 +174,7 @@ def _plain_twin(mode: FakeTensorMode, tensor: Tensor) -> Tensor | None:
     plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     if mode.shape_env is not None or not plain:
         return None
-    if not tensor.is_leaf or tensor._is_view() or tensor.storage_offset():
+    if tensor._is_view() or not tensor.is_leaf or tensor.storage_offset():
         return None
     odd = tensor.is_complex() or tensor.is_quantized or tensor.is_neg() or tensor.is_nested
     if odd or is_functorch_wrapped(tensor):

@@ -398,3 +398,13 @@ def test_transforms_in_another_order_on_a_gpu_are_left_to_eager() -> None:
         with pytest.raises(GraphBreak) if breaks else nullcontext():
             _REFUSES[torch.ops.aten._fft_c2c.default](image, dims, 0, True)
     assert intarsia.explain(lambda x: torch.fft.fft2(x, dim=(1, 0)))(torch.ones(2, 3)).breaks == []
+
+
+@pytest.mark.parametrize("func", [aten.poisson.default, aten._standard_gamma.default, aten.isin.Tensor_Tensor])
+def test_contiguous_whatever_the_argument_lies_like(func):
+    rng = random.Random(1)
+    for shape in ((3, 4), (2, 1, 3), (0, 3), (2, 3, 4, 5)):
+        for _ in range(6):
+            given = (laid_out(rng, shape).abs(), *((torch.ones(2),) if func is aten.isin.Tensor_Tensor else ()))
+            found, wanted = planned(func, *given)
+            assert found == wanted, given[0].stride()

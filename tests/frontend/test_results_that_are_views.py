@@ -166,3 +166,39 @@ def test_a_view_that_is_written_to_unseen_after_a_break() -> None:
         (call(y).sum() + y.sum()).backward()
         gradients.append(leaf.grad)
     assert torch.equal(gradients[0], gradients[1])  # type: ignore[arg-type]
+
+
+def written_in_front(w: Tensor) -> list[Tensor]:
+    turned = w.t()
+    turned.add_(1)
+    look(turned)
+    turned.mul_(2)
+    return [w]
+
+
+def written_behind(w: Tensor) -> list[Tensor]:
+    turned = w.t()
+    look(turned)
+    turned.mul_(2)
+    look(turned)
+    turned.mul_(2)
+    return [w]
+
+
+def written_in_one_graph(w: Tensor) -> list[Tensor]:
+    turned = w.t()
+    turned.mul_(2)
+    look(w)
+    return [w * 1]
+
+
+@pytest.mark.parametrize("program", [written_in_front, written_behind, written_in_one_graph])
+def test_views_of_a_leaf_that_are_written_to_without_gradients(program: Callable[[Tensor], list[Tensor]]) -> None:
+    """Autograd refuses to say of such a view what it is made of: nothing asks it."""
+    weights = [torch.ones(3, 3, requires_grad=True) for _ in range(2)]
+    fast = intarsia.compile(program, options={"on_error": "warn", "verify_each": False})
+    with torch.enable_grad(), torch.no_grad():
+        for _ in range(2):
+            (mine,), (eager,) = fast(weights[0]), program(weights[1])
+            assert torch.equal(mine, eager)
+            assert torch.equal(*weights)
