@@ -35,7 +35,7 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         "a class is defined": "define it outside of the compiled function",
         "a class is made": "make it outside of the compiled function",
         "an optimizer or scheduler": "leave it: it runs between the graphs, once a step",
-        "a fused kernel of the library's": "scale outside, or give the optimizer foreach=True: a gradient scaler tells it of values then",
+        "a fused kernel of the library's": "give the optimizer foreach=True instead: its step is then part of the graph, on a GPU, too",
         "processes of data-parallel": "leave it: the wrapped module is compiled",
         "the shards of a module": "leave it: the module's forward is compiled",
         "a kernel of Triton is started": "make an operator of the function that starts it (torch.library.custom_op): those are part of the graph",

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import GraphBreak
 from ..guards import process_state
 from ..guards.source import Const, Made, Number, Source
-from ..operators.fused_steps import FUSED, is_scaled
+from ..operators.fused_steps import FUSED, is_left
 from ..state import Interpreter
 from ..torch_private.dynamo import graph_breaks
 from ..torch_private.fake import real_tensors
@@ -49,7 +49,7 @@ def check_step(vm: Interpreter, function: types.FunctionType, args: tuple[Any, .
     if inspect.unwrap(function) in _BY_VALUES or not vm.dynamic.marks.floats:
         raise GraphBreak(OPTIMIZER)
     groups = getattr(args[0], "param_groups", ()) if args else ()
-    if any(type(group) is dict and group.get("fused") for group in groups) and is_scaled(args[0]):
+    if any(type(group) is dict and group.get("fused") for group in groups) and is_left(args[0]):
         raise GraphBreak(FUSED)
     _check_parameters(args[:1])
 

@@ -18,7 +18,7 @@ from ..state import Interpreter
 from ..torch_private.fake import is_fake
 from ..values.kinds import isinstance
 
-__all__ = ["FUSED", "ROWS", "is_scaled"]
+__all__ = ["FUSED", "ROWS", "is_left"]
 
 ROWS = Rows()
 
@@ -26,10 +26,15 @@ FUSED = "a fused kernel of the library's updates the parameters"
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def is_scaled(optimizer: Any) -> bool:
-    """Whether a gradient scaler has told an optimizer to divide gradients, or that there is nothing to do: the kernels look at its values."""
+def is_left(optimizer: Any) -> bool:
+    """Whether an optimizer's kernel stays the library's: it is on a device, where it counts steps itself, or a gradient scaler has told it
+    to divide gradients, or that there is nothing to do, which it looks at."""
     settings = vars(optimizer) if hasattr(optimizer, "__dict__") else {}
-    return settings.get("grad_scale") is not None or settings.get("found_inf") is not None
+    if settings.get("grad_scale") is not None or settings.get("found_inf") is not None:
+        return True
+    groups = getattr(optimizer, "param_groups", ())
+    parameters = (p for group in groups if type(group) is dict for p in group.get("params", ()))
+    return any(isinstance(p, Tensor) and p.device.type != "cpu" for p in parameters)
 
 
 class _Formulas:
@@ -64,17 +69,20 @@ class _Formulas:
         return self(torch.sqrt, a) if isinstance(a, Tensor) else self(operator.pow, a, 0.5)
 
     def count(self, step: Tensor) -> Any:
-        """How many steps there were: a number where the host has it, else a tensor."""
-        if step.device.type == "cpu":
-            return self.vm.call_tensor_method(step, "item", (), {})
-        return self.vm.call_tensor_method(step, "double", (), {})
+        """How many steps there were."""
+        return self.vm.call_tensor_method(step, "item", (), {})
 
 
 def _lists(vm: Interpreter, *lists: Any) -> list[list[Tensor]]:
     """The tensors of lists of one length; an empty list stands for tensors that are not there."""
     found = [vm.listed(each) for each in lists]
-    plain = all(is_fake(t) and t.is_floating_point() and t.layout is torch.strided for each in found for t in each)
-    if not plain or any(len(each) not in (0, len(found[0])) for each in found):
+    given = [t for each in found for t in each]
+    plain = all(is_fake(t) and t.is_floating_point() and t.layout is torch.strided for t in given)
+    if (
+        not plain
+        or any(t.device.type != "cpu" for t in given)
+        or any(len(each) not in (0, len(found[0])) for each in found)
+    ):
         raise GraphBreak(FUSED)
     return found
 

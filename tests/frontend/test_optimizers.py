@@ -1,6 +1,7 @@
 """Optimizers of torch's, and their like, as one graph each: values as in eager bit for bit, one capture for the first step, one for all others."""
 
 import copy
+import types
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from harness import compile_into, compiled, number_backend
 from torch import nn
 
 from intarsia.frontend.graph import host_numbers
+from intarsia.frontend.operators.fused_steps import is_left
 
 FLAGS = {
     "SGD": [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "dampening": 0.5, "maximize": True}],
@@ -105,6 +107,12 @@ def test_fused_kernels_are_part_of_the_graph(name, flags, dtype):
         one, other = (each[1].state_dict()["state"] for each in (ours, eager))
         torch.testing.assert_close(one, other)
     assert not log.breaks and not log.fallbacks
+
+
+def test_fused_kernels_of_a_device_are_the_librarys():
+    for device in ("cpu", "meta"):
+        groups = [{"fused": True, "params": [nn.Parameter(torch.zeros(2, device=device))]}]
+        assert is_left(types.SimpleNamespace(param_groups=groups)) is (device != "cpu")
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
