@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..branches.memory import may_be_one
+from ..calls.registry import row_of
 from ..errors import GraphBreak
 from ..graph.aside import storage_of
 from ..state import ASSERTED, Interpreter
@@ -235,6 +236,8 @@ def unfit(vm: Interpreter, value: Any) -> str | None:
         return "a tensor that is not plain"
     if torch.empty_like(value).stride() != value.stride() or value.is_conj() or value.is_neg():
         return "a tensor with gaps between its elements"
+    if vm.inferred.on or vm.inferred.holds(value):
+        return "a tensor made in inference mode"
     if value.requires_grad and value.is_leaf:
         return "a leaf that requires gradients"
     return None
@@ -304,7 +307,8 @@ def answer(vm: Interpreter, function: Any, args: Sequence[Any], kwargs: dict[str
         return rule(vm, args[0], *args[1:], **kwargs)
     if isinstance(function, types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType):
         raise GraphBreak(f"a list whose length values decide is given to {function.__name__}")
-    if isinstance(function, types.FunctionType) and (function.__module__ or "").startswith("torch."):
+    torch_own = isinstance(function, types.FunctionType) and (function.__module__ or "").startswith("torch.")
+    if torch_own or isinstance(function, types.FunctionType) and row_of(function) is not None:  # as copy.copy
         raise GraphBreak(f"a list whose length values decide is given to {function.__name__}")
     return NotImplemented
 

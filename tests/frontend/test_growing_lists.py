@@ -500,7 +500,27 @@ def of_the_modules(x):
     return len(HELD), sum(HELD)
 
 
+def copied(x):
+    found = []
+    while x.max() > 0.3:
+        x = x * 0.5
+        found.append(x.sum(0))
+    other = copy.copy(found)
+    return found, other, copy.deepcopy(found)
+
+
+def in_inference_mode(x):
+    found = []
+    with torch.inference_mode():
+        while x.max() > 0.3:
+            x = x * 0.5
+            found.append(x.sum(0))
+    return found, [item.is_inference() for item in found], x * 1
+
+
 NOT_CARRIED = [
+    copied,
+    in_inference_mode,
     held_by_another,
     of_two_shapes,
     of_two_kinds,
