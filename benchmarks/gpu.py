@@ -53,6 +53,7 @@ MODES = {
 DEVICE_MODES = {"inductor": {}, "max-autotune": {"mode": "max-autotune-no-cudagraphs"}}
 STARTS = ("bert_base 1x128", "resnet50 b32", "gpt2 8x512")
 TRIES = 5  # calls in front of a timing
+FEW = 16  # numbers of a parameter whose rounding errors say something of a system
 CREDIBLE = 0.6  # gradients in float64 that are further from eager's than this part of their size say nothing of ours
 
 
@@ -215,7 +216,7 @@ def run_training(name: str, fn: Any, args: list[Tensor], names: list[str], secon
 
 
 def _gradients_verdict(fn: Any, args: list[Tensor], calls: dict[str, Callable[[], Any]], row: Row) -> str:
-    """The loss within a hundredth, and each parameter's gradient at most twice as far from float64's as eager's is.
+    """The loss within a hundredth, and each gradient of `_lengths` at most twice as far from float64's as eager's is.
 
     row["gradient_errors"]: how far all of them are, as a part of their size. Batch statistics move on, which changes no step in training.
     """
@@ -232,8 +233,8 @@ def _gradients_verdict(fn: Any, args: list[Tensor], calls: dict[str, Callable[[]
         return f"the loss is {losses['intarsia']}, eager's {losses['eager']}"
     if not found["eager"].keys() == found["intarsia"].keys() == gold.keys():
         return "other parameters have gradients"
-    off = {system: {n: (g - gold[n]).norm().item() for n, g in found[system].items()} for system in found}
-    sizes = {n: g.norm().item() for n, g in gold.items()}
+    off = {system: _lengths({n: g - gold[n] for n, g in gradients.items()}) for system, gradients in found.items()}
+    sizes = _lengths(gold)
     size = math.hypot(*sizes.values())
     row["gradient_errors"] = {system: math.hypot(*errors.values()) / size for system, errors in off.items()}
     eager = row["gradient_errors"]["eager"]
@@ -244,6 +245,14 @@ def _gradients_verdict(fn: Any, args: list[Tensor], calls: dict[str, Callable[[]
             theirs = off["eager"][n]
             return f"the gradient of {n} is {ours:.3g} away from float64's, eager's {theirs:.3g}; its size is {sizes[n]:.3g}"
     return "ok"
+
+
+def _lengths(gradients: dict[str, Tensor]) -> dict[str, float]:
+    """The length of each gradient; those of a few numbers have one together, as the error of one rounded number may be next to nothing."""
+    few = [n for n, g in gradients.items() if g.numel() < FEW]
+    lengths = {n: g.norm().item() for n, g in gradients.items()}
+    together = math.hypot(*(lengths.pop(n) for n in few))
+    return lengths | ({f"the {len(few)} parameters of less than {FEW} numbers": together} if few else {})
 
 
 def _gradients(module: Any) -> dict[str, Tensor]:
