@@ -218,6 +218,9 @@ def _step(case: Case) -> Case:
             _undrawn(module)
             if hasattr(module, "config"):
                 _undrawn(module.config)
+        for weight in model.parameters():  # a head of zeros would leave no gradient to compare
+            if weight.ndim > 1 and not weight.any():
+                nn.init.normal_(weight, std=0.02)
         return _Score(model.float().train()), [a.float() if a.is_floating_point() else a for a in args]
 
     return make
