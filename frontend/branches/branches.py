@@ -269,7 +269,11 @@ class Branches:
         except Prevented as prevented:
             if vm.side is not None or not self.lists.wanted:
                 raise
-            growing = Growing(vm, frame, Surroundings(vm, frame), predicate.device, 1)
+            try:
+                surroundings = Surroundings(vm, frame)
+            except GraphBreak:
+                raise prevented from None
+            growing = Growing(vm, frame, surroundings, predicate.device, 1)
             try:
                 growing.take(())
             except Prevented:

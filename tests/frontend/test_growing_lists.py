@@ -9,7 +9,8 @@ import torch
 from harness import compiled, number_backend, same
 from torch.utils import _pytree as pytree
 
-from intarsia.frontend.branches import checks
+from intarsia.frontend.branches import branches, checks
+from intarsia.frontend.errors import GraphBreak
 
 XS = [torch.linspace(-1, top, 12).reshape(4, 3) for top in (2.0, 0.1, 9.0, 0.9, 300.0)]  # 3, 0, 5, 2 and 10 rounds
 
@@ -602,6 +603,25 @@ def test_a_list_of_the_callers_that_is_not_looked_at() -> None:
         wanted, found = [x], [x]
         assert same(fast(x, found), f(x, wanted)) and same(found, wanted)
     assert log.breaks
+
+
+def test_what_cannot_be_looked_into_is_no_reason_of_its_own(monkeypatch) -> None:
+    """A truth of the caller's integers is guarded, where something beside the list that a side appends to cannot be looked into."""
+
+    def f(x, mask):
+        found = []
+        if (mask > 0).any():
+            found.append(x + 1)
+        return x * 2, len(found)
+
+    def fails(vm, frame):
+        raise GraphBreak("something is kept in a variable around the loop")
+
+    monkeypatch.setattr(branches, "Surroundings", fails)
+    fast, log = compiled(f, number_backend, on_error="raise")
+    for mask in (torch.tensor([1, 0]), torch.tensor([0, 0]), torch.tensor([1, 1])):
+        assert same(fast(XS[0], mask), f(XS[0], mask))
+    assert not log.breaks
 
 
 def test_variables_that_only_the_loop_reads() -> None:
