@@ -327,6 +327,19 @@ class Choices:
         """Whether a tensor's memory is one or another in eager."""
         return _concerns(self._relation(), {_memory(tensor)})
 
+    def identity(self, vm: Interpreter, left: Tensor, right: Tensor) -> Any:
+        """`left is right` in eager: True, False, or a truth of the graph where values choose; None where loops or lists do."""
+        if left is right:
+            return True
+        for one, other in ((left, right), (right, left)):
+            made, takes, first, second = self.pairs.get(id(one), (None, None, one, one))
+            if made is one:
+                found = self.identity(vm, first, other), self.identity(vm, second, other)
+                if None in found or found[0] is found[1]:
+                    return found[0] if found[0] is found[1] else None
+                return vm.out.call_function(torch.where, (takes, *found), {})
+        return None if self.are_among(left, right) else False
+
     def are_among(self, left: Any, right: Any) -> bool:
         """Whether two tensors may be one in eager."""
         if not self.may_be or not isinstance(left, Tensor) or not isinstance(right, Tensor):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls.visibility import check_keys, is_same
+from ..calls.visibility import check_keys, identity, is_same
 from ..entry.effects import DELETED
 from ..errors import CaptureError, Unsupported, UserRaise
 from ..guards.source import Const
@@ -176,7 +176,8 @@ def COMPARE_OP(vm: Interpreter, frame: Frame, symbol: str) -> None:
 
 def IS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
     right = frame.stack.pop()
-    frame.stack[-1] = is_same(vm, frame.stack[-1], right) is not invert
+    found = (identity if vm.branches.choices.may_be else is_same)(vm, frame.stack[-1], right)
+    frame.stack[-1] = found is not invert if type(found) is bool else torch.sym_not(found) if invert else found
 
 
 def CONTAINS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:

@@ -60,7 +60,7 @@ from ..values.text import Text, is_late, late_text
 from . import higher_order, tables, torch_rules
 from .contexts import RealContext
 from .registry import Rows, Then
-from .visibility import check_operands, check_text, is_same, refuse_opaque
+from .visibility import check_operands, check_text, identity, refuse_opaque
 
 ROWS = Rows()
 FRONTEND = __name__.rsplit(".", 2)[0]
@@ -400,8 +400,8 @@ for _symbol, (_function, _) in operators.UNARY.items():
 ROWS.rule(operator.getitem)(operators.get_item)
 ROWS.rule(operator.setitem)(operators.set_item)
 ROWS.rule(operator.contains)(operators.contains)
-ROWS.rule(operator.is_)(is_same)
-ROWS.rule(operator.is_not)(lambda vm, a, b: not is_same(vm, a, b))
+ROWS.rule(operator.is_)(identity)
+ROWS.rule(operator.is_not)(lambda vm, a, b: operators.unary(vm, "not", identity(vm, a, b)))
 ROWS.rule(operator.not_)(lambda vm, a: operators.unary(vm, "not", a))
 ROWS.rule(operator.truth)(truth_of)
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..branches.truths import truth_of
 from ..errors import GraphBreak
 from ..graph.sym_nodes import concrete, has_symbol
 from ..guards.nans import is_nan
@@ -40,9 +41,10 @@ __all__ = [
     "check_operands",
     "check_visible",
     "check_text",
+    "identity",
+    "is_opaque_type",
     "is_same",
     "keys_in",
-    "is_opaque_type",
     "refuse_opaque",
 ]
 
@@ -135,6 +137,16 @@ def check_text(vm: Interpreter, value: Any, depth: int = 0) -> None:
             check_text(vm, item, depth + 1)
 
 
+def identity(vm: Interpreter, left: Any, right: Any) -> Any:
+    """`left is right`; a truth of the graph where values say which tensor of two one of them is."""
+    if not vm.branches.choices.are_among(left, right):
+        return is_same(vm, left, right)
+    found = vm.branches.choices.identity(vm, left, right)
+    if found is None:
+        raise GraphBreak("two tensors are compared by identity, one of which is one of two, by a tensor's value")
+    return found if found is True or found is False else truth_of(vm, found)
+
+
 def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
     """`left is right`; that two values of the caller's are different objects is guarded, and which of equal constants they are."""
     if left is right and not is_constant(left):
@@ -150,7 +162,7 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
         both = all(type(value) in (bool, torch.SymBool) for value in (left, right))
         return both and vm.truth(left) is vm.truth(right)
     if vm.branches.choices.are_among(left, right):
-        raise GraphBreak("two tensors are compared by identity, one of which is one of two, by a tensor's value")
+        return vm.truth(identity(vm, left, right))
     for value, other in ((left, right), (right, left)):
         if type(value) is torch.SymFloat and isinstance(other, torch.Tensor | torch.SymFloat):
             vm.dynamic.check_type(value)

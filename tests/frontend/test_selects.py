@@ -157,13 +157,6 @@ def same_object(x):
     return x
 
 
-def by_identity(x):
-    y = x
-    if x.sum() > 0:
-        y = x * 2
-    return x + 1 if y is x else x - 1
-
-
 def written_later(x):
     y = x * 2
     z = y
@@ -334,7 +327,6 @@ OTHERS = {
     structures: "is a Tensor on one side and a list on the other",
     sizes: "has the sizes",
     nothing: "is None on one side and a Tensor on the other",
-    by_identity: "compared by identity",
     written_later: "written to",
     two_of_them: "given out",
     two_kinds: "n is 1.0 on one side and 0 on the other",
