@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..bytecode.exceptions import standing_for, traceback_of
-from ..bytecode.version import V312
+from ..bytecode.version import V312, V313
 from ..calls.registry import Rows
 from ..errors import GraphBreak, UserRaise
 from ..state import Interpreter
@@ -80,7 +80,7 @@ def _check(vm: Interpreter, error: BaseException) -> None:
         raise GraphBreak(
             f"the text of a {kind.__qualname__} is made, which is the caller's or has code of the program's"
         )
-    if kind in (NameError, ImportError) and V312:
+    if kind is ImportError and V312 or kind is NameError and V313:  # 3.13 asks frames for their variables
         raise GraphBreak(f"CPython may suggest another name in the text of the {kind.__name__}")
 
 
@@ -105,7 +105,7 @@ def _with_names(vm: Interpreter, trace: types.TracebackType) -> types.TracebackT
     frame = trace.tb_frame
     if behind is None:
         shown = standing_for(frame)
-        if shown is None:
+        if shown is None or V312 and "self" in shown.code.co_varnames:  # an attribute of it may be suggested
             raise GraphBreak("CPython may suggest another name in the text of the NameError")
         names, given = (objects.shown_globals(vm, names).keys() for names in (shown.globals, vars(builtins)))
         code = frame.f_code.replace(co_varnames=shown.code.co_varnames, co_nlocals=shown.code.co_nlocals)

@@ -11,6 +11,8 @@ import torch
 from harness import check, compiled
 from torch import Tensor
 
+from intarsia.frontend.bytecode.version import V312
+
 X = torch.arange(4.0)
 
 
@@ -201,4 +203,6 @@ def test_texts_of_tracebacks_mark_the_same_columns() -> None:
         return text.partition("in texts_of_tracebacks\n")[2]
 
     assert [below(text) or text for text in got] == [below(text) or text for text in want]
-    assert any("^^^" in text for text in got) and not log.breaks and not log.fallbacks
+    assert any("^^^" in text for text in got) and not log.fallbacks
+    # Since 3.12 `traceback` looks at the variables of frames for names that are alike.
+    assert all(b.reason == "f_locals of a frame is read" for b in log.breaks) if V312 else not log.breaks

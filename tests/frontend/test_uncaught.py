@@ -15,7 +15,7 @@ from torch import Tensor
 
 X = torch.arange(4.0)
 alike_in_module = 1
-SUGGESTS_NAMES = sys.version_info < (3, 12)
+SUGGESTS_NAMES = sys.version_info < (3, 13)
 
 
 class Asked:
@@ -81,6 +81,9 @@ class Within:
     def __init__(self) -> None:
         self.height = 1
 
+    def asks(self) -> int:
+        return heigth  # type: ignore[name-defined,no-any-return] # noqa: F821
+
 
 FAILING: dict[str, Callable[[], Any]] = {
     "value": lambda: int("x"),
@@ -102,11 +105,17 @@ FAILING: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("case", FAILING)
 def test_the_same_text(case: str) -> None:
+    if not SUGGESTS_NAMES and case in ("no name", "module", "builtin", "own name"):
+        pytest.xfail("frames are asked for their variables, and those that stand for frames of capture have none")
     fast, log = compiled(lambda x: (x + 1, written(FAILING[case])))
     assert fast(X)[1] == fast(X)[1] == written(FAILING[case])
-    of_name = case in ("no name", "module", "builtin", "own name")
-    assert not of_name or SUGGESTS_NAMES == (not log.breaks)
-    assert of_name or not log.breaks and not log.fallbacks
+    assert not log.breaks and not log.fallbacks
+
+
+def test_attributes_of_self_may_be_suggested() -> None:
+    fast, log = compiled(lambda x: (x + 1, written(lambda: Within().asks())))
+    assert "heigth" in fast(X)[1]
+    assert (sys.version_info >= (3, 12)) == any("suggest another name" in b.reason for b in log.breaks)
 
 
 @pytest.mark.skipif(not SUGGESTS_NAMES, reason="breaks the graph")
