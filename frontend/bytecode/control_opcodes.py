@@ -307,10 +307,8 @@ def IMPORT_FROM(vm: Interpreter, frame: Frame, name: str) -> None:
 
 # ---- match ----
 
-_SEQUENCE, _MAPPING = (
-    1 << 5,
-    1 << 6,
-)  # Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING: of several base classes the first one decides
+# Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING: of several base classes the first one decides.
+_SEQUENCE, _MAPPING = 1 << 5, 1 << 6
 
 
 def MATCH_MAPPING(vm: Interpreter, frame: Frame, _: Any) -> None:

@@ -174,19 +174,23 @@ def COMPARE_OP(vm: Interpreter, frame: Frame, symbol: str) -> None:
     frame.stack[-1] = operators.compare(vm, symbol, frame.stack[-1], right)
 
 
+def _unless(found: Any, invert: bool) -> Any:
+    """A truth, which the program may know alone, or its opposite."""
+    if type(found) is torch.SymBool:
+        return torch.sym_not(found) if invert else found
+    return found is not invert
+
+
 def IS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
     right = frame.stack.pop()
     found = (identity if vm.branches.choices.may_be else is_same)(vm, frame.stack[-1], right)
-    frame.stack[-1] = found is not invert if type(found) is bool else torch.sym_not(found) if invert else found
+    frame.stack[-1] = found is not invert if type(found) is bool else _unless(found, invert)
 
 
 def CONTAINS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
     container = frame.pop()
     found = operators.contains(vm, container, frame.pop())
-    if type(found) is torch.SymBool:
-        frame.push(torch.sym_not(found) if invert else found)
-    else:
-        frame.push(found is not invert)
+    frame.push(_unless(found, invert))
 
 
 def BINARY_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:

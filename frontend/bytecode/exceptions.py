@@ -24,7 +24,7 @@ from ..state import Interpreter
 from ..torch_private.symbols import is_of_this_call
 from ..values.kinds import HEAP_TYPE, SYMBOLIC, isinstance
 from .frame import Frame
-from .instruction import disassemble, per_code
+from .instruction import disassemble, per_code, raw_instructions
 from .version import CLOSE_RUNS
 
 __all__ = [
@@ -224,7 +224,7 @@ def _entry(behind: types.TracebackType | None, frame: Frame) -> types.TracebackT
 def _offsets(code: types.CodeType) -> list[int]:
     """Where CPython is when an instruction of the normal form raises: of a call's group at the call itself."""
     found: list[int] = []
-    for ins in reversed([ins for ins in dis.get_instructions(code) if ins.opname not in ("CACHE", "EXTENDED_ARG")]):
+    for ins in reversed(raw_instructions(code)):
         found.append(found[-1] if ins.opname in ("KW_NAMES", "PRECALL") else ins.offset)
     found.reverse()
     return [found[ordinal] for ordinal, _ in disassemble(code).origins]

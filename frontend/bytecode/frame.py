@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from .instruction import disassemble, line_of
+from .instruction import disassemble, lines_of
 
 __all__ = ["NULL", "Frame", "Lasti", "Saved", "Whence", "kinds_of"]
 
@@ -90,7 +90,7 @@ class Frame:
     def left(self) -> None:
         """It is not run any more, or not for now."""
         if self.shown is not None and (at := self.seen_at) is not None:  # else it is at the line that has raised
-            self.shown.line = line_of(self.code, at)
+            self.shown.line = lines_of(self.code)[at]
 
     def push(self, value: Any) -> None:
         """Push one value."""

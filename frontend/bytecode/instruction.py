@@ -109,10 +109,15 @@ def per_code(function: Callable[..., Any]) -> Callable[..., Any]:
     return remembered
 
 
+def raw_instructions(code: CodeType) -> list[dis.Instruction]:
+    """What CPython runs, without caches and what extends arguments."""
+    return [ins for ins in dis.get_instructions(code) if ins.opname not in ("CACHE", "EXTENDED_ARG")]
+
+
 @per_code
 def disassemble(code: CodeType) -> Program:
     """Bring one code object to normal form."""
-    raw = [ins for ins in dis.get_instructions(code) if ins.opname not in ("CACHE", "EXTENDED_ARG")]
+    raw = raw_instructions(code)
     out: list[Instruction] = []
     origins: list[tuple[int, int]] = []
     group: int | None = None
@@ -177,11 +182,10 @@ def disassemble(code: CodeType) -> Program:
 
 
 @per_code
-def line_of(code: CodeType, index: int) -> int | None:
-    """The line of an instruction in normal form; those that the compiler has added have none."""
-    raw = [ins for ins in dis.get_instructions(code) if ins.opname not in ("CACHE", "EXTENDED_ARG")]
-    where = raw[disassemble(code).origins[index][0]].positions
-    return None if where is None else where.lineno
+def lines_of(code: CodeType) -> list[int | None]:
+    """The line of each instruction in normal form; those that the compiler has added have none."""
+    lines = [None if ins.positions is None else ins.positions.lineno for ins in raw_instructions(code)]
+    return [lines[ordinal] for ordinal, _ in disassemble(code).origins]
 
 
 _FAST = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST"})

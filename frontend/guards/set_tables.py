@@ -19,9 +19,8 @@ from ..values.kinds import isinstance
 __all__ = ["layout", "made_set", "recipe", "removed", "table"]
 
 _HEAD = object.__basicsize__
-_FORM = struct.Struct(
-    "nnnP"
-)  # used and unused places, items, places - 1, where the places are: each a pointer and a hash
+# Used and unused places, items, places - 1, where the places are: each a pointer and a hash.
+_FORM = struct.Struct("nnnP")
 _LINEAR, _SHIFT = 9, 5  # LINEAR_PROBES and PERTURB_SHIFT: places that are looked at in turn, and how the next are found
 _WORD = 1 << 64
 
@@ -86,10 +85,8 @@ def recipe(value: set[Any] | frozenset[Any]) -> tuple[Any, ...] | None:
     Where nothing was removed from the set, the same places are taken, if that can be found.
     """
     base: Any = set if isinstance(value, set) else frozenset
-    target, empty = (
-        [*value],
-        base.__sizeof__(base.__new__(type(value))),
-    )  # a class of the program's adds to what a set takes
+    target = [*value]
+    empty = base.__sizeof__(base.__new__(type(value)))  # a class of the program's adds to what a set takes
     slots = (base.__sizeof__(value) - empty) // 16 or 8  # a table of 8 is part of the object
     size = set().__sizeof__() + (slots * 16 if slots > 8 else 0)
     first = _by_places(value, target)

@@ -44,9 +44,8 @@ class Lists:
         self.refused: str | None = None
         self.known: list[Rows] = []
         self.given: list[Tensor] = []  # what stands for those that are given out
-        self.wanted: list[
-            tuple[Any, list[Any]]
-        ] = []  # lists that a side of a branch in a round was prevented to append to
+        # Lists that a side of a branch in a round was prevented to append to.
+        self.wanted: list[tuple[Any, list[Any]]] = []
         self.full: list[Tensor] = []  # the checks whether there is memory for one more row
         self.growing = False  # whether the rounds of a loop are looked at
 

@@ -78,9 +78,8 @@ class Methods:
         self.asks = False  # whether one of them has a class with `__torch_function__`
         self.met = False  # whether a graph has wrapper tensors of the program's
         self.depth = 0  # how many calls are being followed
-        self.refused: str | None = (
-            None  # why a function of autograd's is not captured as two halves: `Marks.wrapping` says which
-        )
+        # Why a function of autograd's is not captured as two halves: `Marks.wrapping` says which.
+        self.refused: str | None = None
 
     def seen(self, target: Any, given: Sequence[Tensor]) -> AbstractContextManager[Any]:
         """Inside, calls of methods of wrapper classes are followed: of the tensors given, of any in a function (it may run backward)."""

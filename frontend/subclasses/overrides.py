@@ -129,10 +129,7 @@ class Overrides:
         ] = {}  # of wrapper tensors of the caller's: version, history, whether gradients are wanted
         self.given_roots: list[Tensor] = []  # wrapper tensors that are results, of views what they are views of
         self.methods = Methods(vm)
-        self.leaves, self.through = (
-            Refusal(),
-            Refusal(),
-        )  # why backward leads to leaves in the graph, and why it does not
+        self.leaves, self.through = Refusal(), Refusal()  # why backward leads to leaves in the graph, why it does not
         self.leaves_inside: list[Tensor] = []  # those of the caller's that require gradients in the graph alone
         self.modes: list[Any] = []  # the program's, outermost first
         self.off = 0  # 1: classes are not asked; 2: modes are not, either
